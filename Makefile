@@ -1,0 +1,61 @@
+# From nothing to a running demo: `make demo`.  From nothing to all tests: `make test`.
+# Every target makes .venv and builds first, if that is not done yet; a second run does neither.
+# How the C++ is compiled: setup.py.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.requirements
+EDITABLE := $(VENV)/.editable
+CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.c')
+# Threads beyond the cores of a small machine only fight each other.
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test build lint format sanitize bench clean distclean
+
+demo: build
+	$(PY) examples/train_digits.py
+
+test: build
+	$(MAKE) -C csrc/libsimdev test
+	$(PY) -m pytest -q
+
+# Incremental: compiles what changed and returns within a second if nothing did.
+build: $(EDITABLE)
+	@$(PY) setup.py -q build_ext --inplace
+
+lint: $(INSTALLED)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+
+format: $(INSTALLED)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(VENV)/bin/clang-format -i $(CXX_FILES)
+
+# libsimdev's own tests under AddressSanitizer and ThreadSanitizer.
+sanitize:
+	$(MAKE) -C csrc/libsimdev sanitize
+
+bench: build
+	$(PY) benchmarks/eager.py
+
+$(INSTALLED): requirements.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+# Makes torch_simdev importable from this tree and registers its entry points.
+$(EDITABLE): $(INSTALLED) pyproject.toml
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+		--config-settings editable_mode=compat --editable .
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info torch_simdev/lib torch_simdev/include torch_simdev/_build_info.py
+	rm -f torch_simdev/_C*.so $(EDITABLE)
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,230 @@
+"""Builds torch_simdev: writes a build.ninja for the C++ parts, runs ninja, and hands the results to setuptools.
+
+Every way to build (`make build`, `pip install .`, `pip wheel .`, editable) goes through this one build_ext, shares the
+objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; how a part is compiled lives in
+the PARTS table below.
+
+Environment: CXX (compiler), MAX_JOBS (default 2), DEBUG=1 (-O0 -g), SIMDEV_PCH=0 (no precompiled headers).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import filecmp
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+CSRC = ROOT / "csrc"
+DEBUG = os.environ.get("DEBUG", "0") == "1"
+USE_PCH = os.environ.get("SIMDEV_PCH", "1") != "0"
+
+# A kernel file says by its name which instruction set it needs; the code that calls it checks the processor first.
+ISA_FLAGS = {"_avx2": "-march=x86-64-v3", "_avx512": "-march=x86-64-v4 -mprefer-vector-width=512"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One set of sources compiled alike."""
+
+    folder: str  # below csrc/
+    optimize: str = "-O2"
+    torch: bool = True  # compiled against PyTorch, linked into _C; otherwise into libsimdev.so
+    pch: str | None = None  # csrc/pch/<name>.h, what nearly every file of the part includes anyway
+    defines: list[str] = field(default_factory=list)
+
+
+PARTS = [
+    Part("libsimdev", "-O3", torch=False, defines=["-DSIMDEV_BUILDING_LIBRARY"]),
+    Part("driver", pch="core"),
+    Part("runtime", pch="core"),
+    Part("aten", pch="core"),
+    Part("aten/native", "-O3"),
+    Part("bindings", pch="bindings"),
+]
+
+
+def torch_root() -> Path:
+    """Where PyTorch is installed, found without the cost of importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        sys.exit(
+            "torch_simdev is built against the installed PyTorch and found none. Install torch first and build with "
+            "`pip install --no-build-isolation .`, or run `make build`, which does both."
+        )
+    return Path(spec.origin).parent
+
+
+def torch_version() -> str:
+    """The installed PyTorch's version without its local part: 2.13.0+cpu gives 2.13.0."""
+    return importlib.metadata.version("torch").split("+")[0]
+
+
+def package_version() -> str:
+    text = (ROOT / "pyproject.toml").read_text()
+    match = re.search(r'^version = "([^"]+)"', text, re.MULTILINE)
+    assert match, "pyproject.toml has no version"
+    return match.group(1)
+
+
+def ninja_escape(text: object) -> str:
+    return re.sub(r"([$ :])", r"$\1", str(text))
+
+
+class NinjaBuild(build_ext):
+    """setuptools' build_ext with ninja in place of its compiler driver."""
+
+    def run(self) -> None:
+        build = ROOT / "build" / "ninja"
+        build.mkdir(parents=True, exist_ok=True)
+        with open(build / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two builds in one folder would undo each other
+            self.write_ninja_file(build / "build.ninja", build)
+            jobs = os.environ.get("MAX_JOBS", "2")
+            # The ninja of the Python that builds, so that the environment need not be activated.
+            command = [sys.executable, "-m", "ninja", "-C", str(build), "-j", jobs]
+            if self.verbose:
+                command.append("-v")
+            subprocess.run(command, check=True)
+            target = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
+            for source, destination in self.products(build):
+                install_file(source, target / destination)
+
+    def products(self, build: Path) -> list[tuple[Path, str]]:
+        """(built file, path in the package) of everything the wheel needs beside the Python files."""
+        extension = f"torch_simdev/_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+        return [
+            (build / extension, extension),
+            (build / "torch_simdev/lib/libsimdev.so", "torch_simdev/lib/libsimdev.so"),
+            (CSRC / "libsimdev/simdev.h", "torch_simdev/include/simdev.h"),
+            (build / "_build_info.py", "torch_simdev/_build_info.py"),
+        ]
+
+    def get_source_files(self) -> list[str]:
+        """Puts all of csrc into the source distribution."""
+        return [str(path.relative_to(ROOT)) for path in sorted(CSRC.rglob("*")) if path.is_file()]
+
+    def get_outputs(self) -> list[str]:
+        return [str(Path(self.build_lib) / destination) for _, destination in self.products(ROOT)]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        if not (self.inplace or self.editable_mode):
+            return {}
+        return {str(Path(self.build_lib) / path): str(ROOT / path) for _, path in self.products(ROOT)}
+
+    def write_ninja_file(self, path: Path, build: Path) -> None:
+        write_if_changed(
+            build / "_build_info.py",
+            '"""Written by setup.py: what this build of torch_simdev was made from."""\n\n'
+            f'VERSION = "{package_version()}"\nTORCH_VERSION = "{torch_version()}"\n',
+        )
+        write_if_changed(path, "\n".join(ninja_lines(self.products(build))) + "\n")
+
+
+def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
+    torch = torch_root()
+    cxx = os.environ.get("CXX", "c++")
+    base = (
+        "-std=c++20 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -pthread "
+        "-Wall -Wextra -Werror=return-type -Wno-unused-parameter -Winvalid-pch -fdiagnostics-color"
+    )
+    system = [
+        torch / "include",
+        torch / "include/torch/csrc/api/include",
+        Path(sysconfig.get_paths()["include"]),
+    ]
+    torch_flags = shlex.join(
+        [f"-I{ROOT}", f"-I{CSRC}"]
+        + [f"-isystem{folder}" for folder in system]
+        + [f'-DSIMDEV_TORCH_VERSION="{torch_version()}"', f'-DSIMDEV_VERSION="{package_version()}"']
+    )
+    yield "# Written by setup.py."
+    yield "ninja_required_version = 1.10"
+    yield f"cxx = {cxx}"
+    yield f"base = {base}"
+    yield f"torch_flags = {torch_flags}"
+    yield f"torch_libs = -L{shlex.quote(str(torch / 'lib'))} -ltorch_python -ltorch_cpu -ltorch -lc10"
+    yield "rule compile"
+    yield "  command = $cxx -MMD -MF $out.d $base $flags -c $in -o $out"
+    yield "  depfile = $out.d"
+    yield "  deps = gcc"
+    yield "  description = CXX $out"
+    yield "rule precompile"
+    yield "  command = $cxx -MMD -MF $out.d $base $flags -x c++-header $in -o $out"
+    yield "  depfile = $out.d"
+    yield "  deps = gcc"
+    yield "  description = PCH $out"
+    yield "rule copy"
+    yield "  command = cp $in $out"
+    yield "rule link"
+    yield "  command = $cxx -shared -pthread -Wl,--gc-sections -Wl,-O1 -o $out $in $flags"
+    yield "  description = LINK $out"
+
+    objects: dict[bool, list[str]] = {True: [], False: []}
+    headers: dict[tuple[str, str], str] = {}
+    for part in PARTS:
+        optimize = "-O0 -g" if DEBUG else f"{part.optimize} -g1 -ffunction-sections -fdata-sections"
+        flags = " ".join(["$torch_flags" if part.torch else f"-I{CSRC}/libsimdev", optimize, *part.defines])
+        pch = part.pch if part.pch and USE_PCH and (CSRC / f"pch/{part.pch}.h").exists() else None
+        if pch and (pch, flags) not in headers:
+            # The copy beside the .gch is what the compiler falls back to, and what it names in messages.
+            name = headers[pch, flags] = f"pch/{pch}{len(headers)}.h"
+            yield f"build {name}: copy {ninja_escape(CSRC / f'pch/{pch}.h')}"
+            yield f"build {name}.gch: precompile {name}\n  flags = {flags}"
+        for source in sorted((CSRC / part.folder).glob("*.cpp")):
+            isa = next((option for suffix, option in ISA_FLAGS.items() if source.stem.endswith(suffix)), "")
+            if isa and platform.machine() not in ("x86_64", "AMD64"):
+                continue
+            target = f"obj/{part.folder}/{source.stem}.o"
+            needs = f" | {headers[pch, flags]}.gch" if pch and not isa else ""
+            include = f" -include {headers[pch, flags]}" if needs else ""
+            yield f"build {target}: compile {ninja_escape(source)}{needs}\n  flags = {flags} {isa}{include}"
+            # Objects for newer processors go last: where both hold the same inline function, the linker takes the first.
+            objects[part.torch].insert(len(objects[part.torch]) if isa else 0, target)
+
+    extension, library = (destination for _, destination in products[:2])
+    # Ninja hands $flags to the shell, hence $$ for a literal dollar and quotes around it.
+    yield f"build {library}: link {' '.join(objects[False])}"
+    yield "  flags = -Wl,-z,defs -Wl,-soname,libsimdev.so"
+    yield f"build {extension}: link {' '.join(objects[True])} | {library}"
+    yield f"  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs"
+    yield f"default {library} {extension}"
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def install_file(source: Path, destination: Path) -> None:
+    """Copies by rename, since a running process may have the old library mapped."""
+    if destination.exists() and filecmp.cmp(source, destination, shallow=True):
+        return
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(destination.name + ".new")
+    shutil.copy2(source, temporary)
+    os.replace(temporary, destination)
+
+
+minor = ".".join(torch_version().split(".")[:2]) if importlib.util.find_spec("torch") else None
+
+setup(
+    ext_modules=[Extension("torch_simdev._C", sources=[])],
+    cmdclass={"build_ext": NinjaBuild},
+    # The binary interface of PyTorch changes from one minor version to the next.
+    install_requires=[f"torch=={minor}.*" if minor else "torch"],
+)
