@@ -81,6 +81,15 @@ def package_version() -> str:
     return match.group(1)
 
 
+def find_ninja() -> list[str]:
+    """The ninja of the Python that builds, so that its environment need not be activated, or else one on PATH."""
+    if importlib.util.find_spec("ninja"):
+        return [sys.executable, "-m", "ninja"]
+    if path := shutil.which("ninja"):
+        return [path]
+    sys.exit("torch_simdev is built with ninja and found none: `pip install ninja`.")
+
+
 def ninja_escape(text: object) -> str:
     return re.sub(r"([$ :])", r"$\1", str(text))
 
@@ -95,8 +104,7 @@ class NinjaBuild(build_ext):
             fcntl.flock(lock, fcntl.LOCK_EX)  # two builds in one folder would undo each other
             self.write_ninja_file(build / "build.ninja", build)
             jobs = os.environ.get("MAX_JOBS", "2")
-            # The ninja of the Python that builds, so that the environment need not be activated.
-            command = [sys.executable, "-m", "ninja", "-C", str(build), "-j", jobs]
+            command = [*find_ninja(), "-C", str(build), "-j", jobs]
             if self.verbose:
                 command.append("-v")
             subprocess.run(command, check=True)
@@ -224,6 +232,7 @@ minor = ".".join(torch_version().split(".")[:2]) if importlib.util.find_spec("to
 
 setup(
     ext_modules=[Extension("torch_simdev._C", sources=[])],
+    license="BSD-3-Clause",
     cmdclass={"build_ext": NinjaBuild},
     # The binary interface of PyTorch changes from one minor version to the next.
     install_requires=[f"torch=={minor}.*" if minor else "torch"],
