@@ -1,8 +1,8 @@
-"""Builds torch_simdev: writes a build.ninja for the C++ parts, runs ninja, and hands the results to setuptools.
+"""Builds torch_simdev: writes a build.ninja for the C++ parts, runs ninja, hands the results to setuptools.
 
-Every way to build (`make build`, `pip install .`, `pip wheel .`, editable) goes through this one build_ext, shares the
-objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; how a part is compiled lives in
-the PARTS table below.
+Every way to build (`make build`, `pip install .`, `pip wheel .`, editable) goes through this one build_ext, shares
+the objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; how a part is compiled
+is said by the PARTS table below.
 
 Environment: CXX (compiler), MAX_JOBS (default 2), DEBUG=1 (-O0 -g), SIMDEV_PCH=0 (no precompiled headers).
 """
@@ -33,7 +33,7 @@ CSRC = ROOT / "csrc"
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 USE_PCH = os.environ.get("SIMDEV_PCH", "1") != "0"
 
-# A kernel file says by its name which instruction set it needs; the code that calls it checks the processor first.
+# A kernel file says by its name which instruction set it needs; its caller checks the processor first.
 ISA_FLAGS = {"_avx2": "-march=x86-64-v3", "_avx512": "-march=x86-64-v4 -mprefer-vector-width=512"}
 
 
@@ -63,8 +63,8 @@ def torch_root() -> Path:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         sys.exit(
-            "torch_simdev is built against the installed PyTorch and found none. Install torch first and build with "
-            "`pip install --no-build-isolation .`, or run `make build`, which does both."
+            "torch_simdev is built against the installed PyTorch and found none. Install torch first and build "
+            "with `pip install --no-build-isolation .`, or run `make build`, which does both."
         )
     return Path(spec.origin).parent
 
@@ -82,7 +82,7 @@ def package_version() -> str:
 
 
 def find_ninja() -> list[str]:
-    """The ninja of the Python that builds, so that its environment need not be activated, or else one on PATH."""
+    """The ninja of the Python that builds, whether activated or not, or else one on PATH."""
     if importlib.util.find_spec("ninja"):
         return [sys.executable, "-m", "ninja"]
     if path := shutil.which("ninja"):
@@ -182,7 +182,9 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
     yield "  command = $cxx -shared -pthread -Wl,--gc-sections -Wl,-O1 -o $out $in $flags"
     yield "  description = LINK $out"
 
-    objects: dict[bool, list[str]] = {True: [], False: []}
+    # Per library, (in ISA_FLAGS, object).  Sorted for the link, since of an inline function that several objects
+    # hold the linker takes the first, which must run on any processor.
+    objects: dict[bool, list[tuple[bool, str]]] = {True: [], False: []}
     headers: dict[tuple[str, str], str] = {}
     for part in PARTS:
         optimize = "-O0 -g" if DEBUG else f"{part.optimize} -g1 -ffunction-sections -fdata-sections"
@@ -201,15 +203,17 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
             needs = f" | {headers[pch, flags]}.gch" if pch and not isa else ""
             include = f" -include {headers[pch, flags]}" if needs else ""
             yield f"build {target}: compile {ninja_escape(source)}{needs}\n  flags = {flags} {isa}{include}"
-            # Objects for newer processors go last: where both hold the same inline function, the linker takes the first.
-            objects[part.torch].insert(len(objects[part.torch]) if isa else 0, target)
+            objects[part.torch].append((bool(isa), target))
 
     extension, library = (destination for _, destination in products[:2])
+    torch_objects, library_objects = (
+        " ".join(name for _, name in sorted(objects[key])) for key in (True, False)
+    )
     # Ninja hands $flags to the shell, hence $$ for a literal dollar and quotes around it.
-    yield f"build {library}: link {' '.join(objects[False])}"
+    yield f"build {library}: link {library_objects}"
     yield "  flags = -Wl,-z,defs -Wl,-soname,libsimdev.so"
-    yield f"build {extension}: link {' '.join(objects[True])} | {library}"
-    yield f"  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs"
+    yield f"build {extension}: link {torch_objects} | {library}"
+    yield "  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs"
     yield f"default {library} {extension}"
 
 
