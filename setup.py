@@ -1,8 +1,8 @@
 """Builds torch_simdev: writes a build.ninja for the C++ parts, runs ninja, hands the results to setuptools.
 
-Every way to build (`make build`, `pip install .`, `pip wheel .`, editable) goes through this one build_ext, shares
-the objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; how a part is compiled
-is said by the PARTS table below.
+Every way to build (`make build`, `pip install .`, `pip wheel .`, editable) goes through this one build_ext,
+shares the objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; how a part is
+compiled is said by the PARTS table below.
 
 Environment: CXX (compiler), MAX_JOBS (default 2), DEBUG=1 (-O0 -g), SIMDEV_PCH=0 (no precompiled headers).
 """
@@ -63,8 +63,8 @@ def torch_root() -> Path:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         sys.exit(
-            "torch_simdev is built against the installed PyTorch and found none. Install torch first and build "
-            "with `pip install --no-build-isolation .`, or run `make build`, which does both."
+            "torch_simdev is built against the installed PyTorch and found none. Install torch first and "
+            "build with `pip install --no-build-isolation .`, or run `make build`, which does both."
         )
     return Path(spec.origin).parent
 
@@ -182,8 +182,8 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
     yield "  command = $cxx -shared -pthread -Wl,--gc-sections -Wl,-O1 -o $out $in $flags"
     yield "  description = LINK $out"
 
-    # Per library, (in ISA_FLAGS, object).  Sorted for the link, since of an inline function that several objects
-    # hold the linker takes the first, which must run on any processor.
+    # Per library, (in ISA_FLAGS, object).  Sorted for the link, since of an inline function that several
+    # objects hold the linker takes the first, which must run on any processor.
     objects: dict[bool, list[tuple[bool, str]]] = {True: [], False: []}
     headers: dict[tuple[str, str], str] = {}
     for part in PARTS:
