@@ -4,8 +4,8 @@
 // here: torch.Event, which PyTorch builds over the device guard (guard.cpp).
 #pragma once
 
-#include "csrc/driver/driver.h"
-#include "csrc/runtime/stream.h"
+#include "driver/driver.h"
+#include "runtime/stream.h"
 
 namespace simdev {
 

@@ -7,8 +7,8 @@
 // level packed above the lowest bit), any other id is the native handle of an external stream.
 #pragma once
 
-#include "csrc/driver/driver.h"
-#include "csrc/runtime/device.h"
+#include "driver/driver.h"
+#include "runtime/device.h"
 
 #include <c10/core/Stream.h>
 #include <c10/util/Exception.h>

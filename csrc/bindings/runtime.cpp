@@ -1,0 +1,171 @@
+// Python bindings of the runtime layer: devices, streams, generators, environment.
+//
+// A stream crosses as the tuple (stream_id, device_index, device_type) that torch.Stream's constructor takes, so that Python
+// can make its own subclass of it.  Events need nothing here: torch.Event works over the device guard.
+#include "bindings/bindings.h"
+#include "driver/driver.h"
+#include "runtime/device.h"
+#include "runtime/env.h"
+#include "runtime/generator.h"
+#include "runtime/stream.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <tuple>
+
+namespace py = pybind11;
+
+namespace simdev {
+
+namespace {
+
+using StreamTuple = std::tuple<c10::StreamId, c10::DeviceIndex, int64_t>;
+
+StreamTuple pack(const Stream& stream) {
+  return {stream.id(), stream.device_index(), static_cast<int64_t>(kDeviceType)};
+}
+
+Stream unpack(const StreamTuple& stream) {
+  const auto& [id, device, type] = stream;
+  return Stream(c10::Stream::unpack3(id, device, static_cast<c10::DeviceType>(type)));
+}
+
+void sleepKernel(const KernelContext& /*context*/, const void* arguments) {
+  std::this_thread::sleep_for(*static_cast<const std::chrono::nanoseconds*>(arguments));
+}
+
+void sleepOnStream(int64_t nanoseconds, const StreamTuple& stream) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      driver().hasNativeKernels(), "_sleep needs native kernels, which the driver '", driver().name(), "' does not have");
+  const std::chrono::nanoseconds duration(nanoseconds);
+  driver().launchKernel(
+      unpack(stream).handle(), "simdev::sleep", &sleepKernel, /*grid=*/1, &duration, sizeof(duration));
+}
+
+DeviceProperties deviceProperties(c10::DeviceIndex device) {
+  device = resolveDeviceIndex(device);
+  lazyInit();
+  return driver().deviceProperties(device);
+}
+
+std::string describe(const DeviceProperties& properties) {
+  return c10::str(
+      "_SimdevDeviceProperties(name='",
+      properties.name,
+      "', major=",
+      properties.major,
+      ", minor=",
+      properties.minor,
+      ", total_memory=",
+      properties.totalMemory / (1024 * 1024),
+      "MB, multi_processor_count=",
+      properties.multiProcessorCount,
+      ", uuid=",
+      properties.uuid,
+      ", driver='",
+      properties.driver,
+      "')");
+}
+
+const char* kindName(EnvKind kind) {
+  constexpr const char* kNames[] = {"bool", "int", "bytes", "choice", "string"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+} // namespace
+
+void initRuntimeBindings(py::module_& m) {
+  using torch::wrap_pybind_function;
+  using torch::wrap_pybind_function_no_gil;
+
+  // --- Devices ----------------------------------------------------------------------------------------------
+
+  m.def("_init", wrap_pybind_function_no_gil([] { lazyInit(); }));
+  m.def("_is_initialized", &isInitialized);
+  m.def("_is_in_bad_fork", &isInBadFork);
+  m.def("_is_device_used", &isDeviceUsed);
+  m.def("_device_count", wrap_pybind_function([] { return deviceCount(); }));
+  m.def("_current_device", &currentDevice);
+  m.def("_set_device", wrap_pybind_function(&setDevice));
+  m.def("_exchange_device", wrap_pybind_function(&exchangeDevice));
+  m.def("_maybe_exchange_device", wrap_pybind_function(&maybeExchangeDevice));
+  m.def("_driver_name", wrap_pybind_function([] { return driver().name(); }));
+  m.def("_synchronize", wrap_pybind_function_no_gil([](c10::DeviceIndex device) {
+          device = resolveDeviceIndex(device);
+          lazyInit();
+          driver().synchronizeDevice(device);
+        }));
+  m.def("_can_access_peer", wrap_pybind_function([](c10::DeviceIndex device, c10::DeviceIndex peer) {
+          checkDeviceIndex(device);
+          checkDeviceIndex(peer);
+          lazyInit();
+          return driver().canAccessPeer(device, peer);
+        }));
+
+  py::class_<DeviceProperties>(m, "_SimdevDeviceProperties")
+      .def_readonly("name", &DeviceProperties::name)
+      .def_readonly("driver", &DeviceProperties::driver)
+      .def_readonly("uuid", &DeviceProperties::uuid)
+      .def_readonly("major", &DeviceProperties::major)
+      .def_readonly("minor", &DeviceProperties::minor)
+      .def_readonly("multi_processor_count", &DeviceProperties::multiProcessorCount)
+      .def_readonly("total_memory", &DeviceProperties::totalMemory)
+      .def("__repr__", &describe);
+  m.def("_device_properties", wrap_pybind_function(&deviceProperties));
+
+  // --- Streams ----------------------------------------------------------------------------------------------
+
+  m.def("_stream_priority_range", wrap_pybind_function(&streamPriorityRange));
+  m.def("_current_stream", wrap_pybind_function([](c10::DeviceIndex device) {
+          return pack(getCurrentStream(device));
+        }));
+  m.def("_default_stream", wrap_pybind_function([](c10::DeviceIndex device) {
+          return pack(getDefaultStream(device));
+        }));
+  m.def("_stream_from_pool", wrap_pybind_function([](c10::DeviceIndex device, int priority) {
+          return pack(getStreamFromPool(priority, device));
+        }));
+  m.def("_stream_from_external", wrap_pybind_function([](uintptr_t handle, c10::DeviceIndex device) {
+          return pack(getStreamFromExternal(reinterpret_cast<StreamHandle>(handle), device));
+        }));
+  m.def("_stream_handle", wrap_pybind_function([](const StreamTuple& stream) {
+          return reinterpret_cast<uintptr_t>(unpack(stream).handle());
+        }));
+  m.def("_stream_priority", wrap_pybind_function([](const StreamTuple& stream) {
+          return unpack(stream).priority();
+        }));
+  // Also makes the stream's device current, as torch.cuda.set_stream does.
+  m.def("_set_stream", wrap_pybind_function([](const StreamTuple& stream) {
+          const Stream unpacked = unpack(stream);
+          setDevice(unpacked.device_index());
+          setCurrentStream(unpacked);
+        }));
+  m.def("_sleep", wrap_pybind_function_no_gil(&sleepOnStream));
+  // The current stream's native handle, as compiled code wants it.
+  m.def("_current_raw_stream", wrap_pybind_function([](c10::DeviceIndex device) {
+          return reinterpret_cast<uintptr_t>(currentStreamHandle(resolveDeviceIndex(device)));
+        }));
+
+  // --- Random numbers -----------------------------------------------------------------------------------------
+
+  m.def("_default_generator", wrap_pybind_function([](c10::DeviceIndex device) {
+          return getDefaultGenerator(device);
+        }));
+  m.def("_manual_seed_all", wrap_pybind_function(&manualSeedAll));
+
+  // --- Environment --------------------------------------------------------------------------------------------
+
+  m.def("_environment", [] {
+    py::list rows;
+    for (const EnvVariable& row : envTable()) {
+      rows.append(py::make_tuple(row.name, kindName(row.kind), row.defaultValue, row.values, row.doc));
+    }
+    return rows;
+  });
+}
+
+} // namespace simdev

@@ -1,0 +1,169 @@
+// Generator state, and the default generators of the devices.
+#include "runtime/generator.h"
+
+#include "runtime/device.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+namespace simdev {
+
+namespace {
+
+constexpr uint64_t kOffsetStep = 4;
+
+void checkOffset(uint64_t offset) {
+  TORCH_CHECK(offset % kOffsetStep == 0, "offset must be a multiple of 4, but is ", offset);
+}
+
+// Guards both members.  The generators are made on first use and live until the process ends.
+struct DefaultGenerators {
+  std::mutex mutex;
+  uint64_t seed = c10::default_rng_seed_val; // for generators that are yet to be made
+  std::array<at::Generator, kMaxDevices> generators;
+};
+
+DefaultGenerators& defaultGenerators() {
+  static auto* instance = new DefaultGenerators;
+  return *instance;
+}
+
+} // namespace
+
+GeneratorImpl::GeneratorImpl(c10::DeviceIndex device) : GeneratorImpl(device, c10::make_intrusive<State>()) {}
+
+GeneratorImpl::GeneratorImpl(c10::DeviceIndex device, c10::intrusive_ptr<State> state)
+    : c10::GeneratorImpl(
+          c10::Device(kDeviceType, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+      state_(std::move(state)) {}
+
+c10::DeviceType GeneratorImpl::device_type() {
+  return kDeviceType;
+}
+
+PhiloxState GeneratorImpl::reserve(uint64_t increment) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const PhiloxState start = state_->philox;
+  state_->philox.offset += (increment + kOffsetStep - 1) / kOffsetStep * kOffsetStep;
+  return start;
+}
+
+void GeneratorImpl::set_current_seed(uint64_t seed) {
+  state_->philox = {seed, 0};
+}
+
+uint64_t GeneratorImpl::current_seed() const {
+  return state_->philox.seed;
+}
+
+uint64_t GeneratorImpl::seed() {
+  const uint64_t random = c10::detail::getNonDeterministicRandom(/*is_cuda=*/true);
+  set_current_seed(random);
+  return random;
+}
+
+void GeneratorImpl::set_offset(uint64_t offset) {
+  checkOffset(offset);
+  state_->philox.offset = offset;
+}
+
+uint64_t GeneratorImpl::get_offset() const {
+  return state_->philox.offset;
+}
+
+void GeneratorImpl::set_state(const c10::TensorImpl& state) {
+  TORCH_CHECK_TYPE(
+      state.layout() == c10::kStrided && state.device_type() == c10::kCPU && state.dtype() == at::kByte,
+      "RNG state must be a torch.ByteTensor");
+  // A state without an offset is the seed alone, as CUDA accepts it.
+  const int64_t bytes = state.numel();
+  TORCH_CHECK(
+      (bytes == kStateBytes || bytes == sizeof(uint64_t)) && state.is_contiguous(),
+      "RNG state is wrong size: simdev's has ",
+      kStateBytes,
+      " contiguous bytes, got ",
+      bytes);
+  PhiloxState philox;
+  const auto* data = static_cast<const char*>(state.data());
+  std::memcpy(&philox.seed, data, sizeof(uint64_t));
+  if (bytes == kStateBytes) {
+    std::memcpy(&philox.offset, data + sizeof(uint64_t), sizeof(uint64_t));
+  }
+  checkOffset(philox.offset);
+  state_->philox = philox;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
+  static_assert(sizeof(PhiloxState) == kStateBytes);
+  at::Tensor state = at::empty(
+      {static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(c10::kCPU));
+  std::memcpy(state.mutable_data_ptr(), &state_->philox, kStateBytes);
+  return state.getIntrusivePtr();
+}
+
+void GeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) {
+  auto* other = dynamic_cast<GeneratorImpl*>(state.get());
+  TORCH_CHECK_TYPE(other != nullptr, "graphsafe_set_state expects the state of a simdev generator");
+  state_ = other->state_;
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> GeneratorImpl::graphsafe_get_state() const {
+  return c10::intrusive_ptr<GeneratorImpl>::reclaim(new GeneratorImpl(device().index(), state_));
+}
+
+GeneratorImpl* GeneratorImpl::clone_impl() const {
+  auto state = c10::make_intrusive<State>();
+  state->philox = state_->philox;
+  return new GeneratorImpl(device().index(), std::move(state));
+}
+
+const at::Generator& getDefaultGenerator(c10::DeviceIndex device) {
+  device = resolveDeviceIndex(device);
+  auto& defaults = defaultGenerators();
+  std::lock_guard<std::mutex> lock(defaults.mutex);
+  at::Generator& generator = defaults.generators[device];
+  if (!generator.defined()) {
+    generator = at::make_generator<GeneratorImpl>(device);
+    generator.set_current_seed(defaults.seed);
+  }
+  return generator;
+}
+
+GeneratorImpl& getGeneratorOrDefault(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+  const at::Generator& chosen = generator.has_value() && generator->defined() ? *generator : getDefaultGenerator(device);
+  TORCH_CHECK(
+      chosen.device().type() == kDeviceType,
+      "Expected a '",
+      kDeviceType,
+      "' device type for generator but found '",
+      chosen.device().type(),
+      "'");
+  TORCH_CHECK(
+      chosen.device().index() == device,
+      "Expected a generator of ",
+      c10::Device(kDeviceType, device),
+      " but found one of ",
+      chosen.device());
+  return *chosen.get<GeneratorImpl>();
+}
+
+void manualSeedAll(uint64_t seed) {
+  auto& defaults = defaultGenerators();
+  std::lock_guard<std::mutex> lock(defaults.mutex);
+  defaults.seed = seed;
+  for (at::Generator& generator : defaults.generators) {
+    if (generator.defined()) {
+      std::lock_guard<std::mutex> generatorLock(generator.mutex());
+      generator.set_current_seed(seed);
+    }
+  }
+}
+
+} // namespace simdev

@@ -1,0 +1,176 @@
+// c10's device guard: how PyTorch's device-independent code reaches devices, streams and events.
+//
+// Lives here: checks of the device type, and the translation to the runtime layer.  Everything that it does is done there
+// (device.h, stream.h) or by the driver.
+#include "compat.h"
+#include "driver/driver.h"
+#include "runtime/device.h"
+#include "runtime/stream.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceCapability.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+namespace simdev {
+
+namespace {
+
+void checkType(c10::Device device) {
+  TORCH_CHECK(device.type() == kDeviceType, "Expected a ", kDeviceType, " device, but got ", device);
+}
+
+struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override {
+    return kDeviceType;
+  }
+
+  // --- Devices ----------------------------------------------------------------------------------------------
+
+  c10::Device exchangeDevice(c10::Device device) const override {
+    checkType(device);
+    return {kDeviceType, simdev::exchangeDevice(device.index())};
+  }
+
+  c10::Device getDevice() const override {
+    return {kDeviceType, currentDevice()};
+  }
+
+  void setDevice(c10::Device device) const override {
+    checkType(device);
+    simdev::setDevice(device.index());
+  }
+
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    simdev::uncheckedSetDevice(device.index());
+  }
+
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return simdev::deviceCount();
+  }
+
+  // Quantized types are the only ones without kernels; the others all have some.
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    checkType(device);
+    c10::DeviceCapability capability;
+    for (const int quantized :
+         {c10::kIndex_QInt8, c10::kIndex_QUInt8, c10::kIndex_QInt32, c10::kIndex_QUInt4x2, c10::kIndex_QUInt2x4}) {
+      capability.capability_data.capability_bits &= ~(uint64_t{1} << quantized);
+    }
+    return capability;
+  }
+
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    const c10::DeviceIndex index = resolveDeviceIndex(device);
+    lazyInit();
+    driver().synchronizeDevice(index);
+  }
+
+  // --- Streams ----------------------------------------------------------------------------------------------
+
+  c10::Stream getStream(c10::Device device) const override {
+    checkType(device);
+    return getCurrentStream(device.index());
+  }
+
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    checkType(device);
+    return simdev::getDefaultStream(device.index());
+  }
+
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool isHighPriority) const override {
+    checkType(device);
+    return getStreamFromPool(isHighPriority ? streamPriorityRange().second : 0, device.index());
+  }
+
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    checkType(device);
+    return getStreamFromPool(priority, device.index());
+  }
+
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return exchangeCurrentStream(Stream(stream));
+  }
+
+  bool queryStream(const c10::Stream& stream) const override {
+    return Stream(stream).query();
+  }
+
+  void synchronizeStream(const c10::Stream& stream) const override {
+    Stream(stream).synchronize();
+  }
+
+#if SIMDEV_HAS_STREAM_NATIVE_HANDLE
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return Stream(stream).handle();
+  }
+#endif
+
+#if SIMDEV_HAS_STREAM_IS_CAPTURING
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return Stream(stream).isCapturing();
+  }
+#endif
+
+  void recordDataPtrOnStream(const c10::DataPtr& pointer, const c10::Stream& stream) const override {
+    c10::getDeviceAllocator(kDeviceType)->recordStream(pointer, stream);
+  }
+
+  // --- Events -------------------------------------------------------------------------------------------------
+
+  // An event belongs to the device of the stream that first recorded it.
+  void record(
+      void** event,
+      const c10::Stream& stream,
+      const c10::DeviceIndex device,
+      const c10::EventFlag flag) const override {
+    TORCH_CHECK(
+        device == -1 || device == stream.device_index(),
+        "Event device index ",
+        static_cast<int>(device),
+        " does not match recording stream's device index ",
+        static_cast<int>(stream.device_index()),
+        ".");
+    TORCH_CHECK(flag != c10::EventFlag::INVALID, "simdev event received unknown flag");
+    const StreamHandle handle = Stream(stream).handle();
+    if (*event == nullptr) {
+      *event = driver().createEvent(stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT);
+    }
+    driver().recordEvent(*event, handle);
+  }
+
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) {
+      driver().streamWaitEvent(Stream(stream).handle(), event);
+    }
+  }
+
+  bool queryEvent(void* event) const override {
+    return event == nullptr || driver().queryEvent(event);
+  }
+
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) {
+      driver().synchronizeEvent(event);
+    }
+  }
+
+  void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
+    if (event != nullptr) {
+      driver().destroyEvent(event);
+    }
+  }
+
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex /*device*/) const override {
+    TORCH_CHECK(
+        start != nullptr && end != nullptr, "Both events must be recorded before calculating elapsed time.");
+    return driver().elapsedTime(start, end);
+  }
+};
+
+} // namespace
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, DeviceGuardImpl);
+
+} // namespace simdev
