@@ -1,8 +1,8 @@
 """Trains a small convolutional network on real handwritten digits, on simdev and on the CPU side by side.
 
-Both runs start from the same weights and see the same batches in the same order, so their losses must agree: the
-script exits with an error when they do not, or when the test accuracy stays below 97 %.  The data is described in
-data/README.md.
+Both runs start from the same weights and see the same batches in the same order, so their losses must agree:
+the script exits with an error when they do not, or when the test accuracy stays below 97 %.  The data is
+described in data/README.md.
 
     python examples/train_digits.py [--device simdev] [--epochs 10] [--no-compare]
 """
@@ -25,7 +25,7 @@ DATA = Path(__file__).parent / "data" / "digits.npz"
 BATCH = 64
 TEST_IMAGES = 360
 MIN_ACCURACY = 0.97
-# Training amplifies the rounding differences between two orders of summation; 10 epochs of it stay well below this.
+# Training amplifies the rounding differences between two orders of summation; they stay well below this.
 LOSS_TOLERANCE = 5e-3
 
 
