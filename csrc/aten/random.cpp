@@ -1,8 +1,8 @@
 // Where operators get their randomness from.  See random.h.
-#include "csrc/aten/random.h"
+#include "aten/random.h"
 
-#include "csrc/aten/native/philox.h"
-#include "csrc/driver/driver.h"
+#include "aten/native/philox.h"
+#include "driver/driver.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

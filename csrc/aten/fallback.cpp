@@ -1,0 +1,170 @@
+// Running operators on the host, and the counters that make it visible.  See fallback.h.
+#include "aten/fallback.h"
+
+#include "aten/backing.h"
+#include "aten/factories.h"
+#include "aten/launched.h"
+#include "driver/driver.h"
+#include "runtime/env.h"
+#include "runtime/stream.h"
+
+#include <ATen/core/List.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <mutex>
+#include <unordered_map>
+
+namespace simdev {
+
+namespace {
+
+std::atomic<FallbackPolicy>& policyVariable() {
+  static std::atomic<FallbackPolicy> policy{static_cast<FallbackPolicy>(envChoice("SIMDEV_FALLBACK"))};
+  return policy;
+}
+
+struct Counters {
+  std::mutex mutex;
+  std::map<std::string, int64_t> counts;
+};
+
+Counters& counters() {
+  static auto* counters = new Counters;
+  return *counters;
+}
+
+void recordFallback(const OperatorPlan& plan) {
+  {
+    std::lock_guard<std::mutex> lock(counters().mutex);
+    ++counters().counts[plan.name];
+  }
+  switch (policyVariable().load(std::memory_order_relaxed)) {
+    case FallbackPolicy::Allow:
+      return;
+    case FallbackPolicy::Warn:
+      TORCH_WARN(plan.name, " ran on the host: it cannot be launched on simdev.");
+      return;
+    case FallbackPolicy::Error:
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          false, plan.name, " cannot be launched on simdev and would run on the host, which the fallback policy 'error' forbids.");
+  }
+}
+
+// A host result as a tensor of the device.  The stream is idle, so its bytes can be written at once.
+at::Tensor toDevice(const at::Tensor& result, c10::Device device) {
+  if (!result.defined() || result.is_privateuseone()) {
+    return result;
+  }
+  at::Tensor tensor = result.is_non_overlapping_and_dense()
+      ? emptyStrided(result.sizes(), result.strides(), result.scalar_type(), device)
+      : empty(result.sizes(), result.scalar_type(), device);
+  backing(tensor).copy_(result);
+  return tensor;
+}
+
+c10::IValue toDevice(const c10::IValue& result, c10::Device device) {
+  if (result.isTensor()) {
+    return toDevice(result.toTensor(), device);
+  }
+  if (result.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : result.toTensorVector()) {
+      list.push_back(toDevice(tensor, device));
+    }
+    return list;
+  }
+  return result;
+}
+
+} // namespace
+
+FallbackPolicy exchangeFallbackPolicy(FallbackPolicy policy) {
+  return policyVariable().exchange(policy);
+}
+
+std::map<std::string, int64_t> fallbackCounts() {
+  std::lock_guard<std::mutex> lock(counters().mutex);
+  return counters().counts;
+}
+
+void resetFallbackCounts() {
+  std::lock_guard<std::mutex> lock(counters().mutex);
+  counters().counts.clear();
+}
+
+void runFallback(const OperatorPlan& plan, c10::Device device, InferenceFailure why, torch::jit::Stack* stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !plan.isView, plan.name, " returns a view, has no simdev kernel and cannot run on the host: the result would be a copy.");
+  // Arguments that the shape function rejects are most likely wrong: then the kernel's own error comes first.
+  const bool rejected = why == InferenceFailure::Rejected;
+  if (!rejected) {
+    recordFallback(plan);
+  }
+  const size_t count = plan.arguments.size();
+  const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
+  driver().synchronizeStream(currentStreamHandle(device.index()));
+
+  torch::jit::Stack kernelStack = kernelArguments(plan, arguments, device);
+  torch::jit::Stack results;
+  std::vector<std::pair<size_t, at::Tensor>> hostOuts;
+  {
+    KernelDispatchGuard guard;
+    for (size_t i = 0; i < count; ++i) {
+      if (plan.arguments[i].isOut && arguments[i].isTensor()) {
+        // The kernel may resize it, which memory of the device does not allow.
+        const at::Tensor& out = arguments[i].toTensor();
+        at::Tensor hostOut = at::empty_strided(out.sizes(), out.strides(), at::TensorOptions(out.scalar_type()));
+        hostOut.copy_(backing(out));
+        kernelStack[i] = hostOut;
+        hostOuts.emplace_back(i, hostOut);
+      }
+    }
+    plan.op.callBoxedForDispatchKey(kernelDispatchKey(), kernelStack);
+  }
+  if (rejected) {
+    recordFallback(plan);
+  }
+  for (const auto& [index, hostOut] : hostOuts) {
+    const at::Tensor& out = arguments[index].toTensor();
+    if (out.sizes() != hostOut.sizes()) {
+      out.resize_(hostOut.sizes());
+    }
+    KernelDispatchGuard guard;
+    backing(out).copy_(hostOut);
+  }
+  for (size_t i = 0; i < plan.returns.size(); ++i) {
+    const int alias = plan.returns[i].alias;
+    if (alias >= 0) {
+      results.push_back(arguments[static_cast<size_t>(alias)]);
+    } else {
+      KernelDispatchGuard guard;
+      results.push_back(toDevice(kernelStack[i], device));
+    }
+  }
+  torch::jit::drop(*stack, count);
+  for (c10::IValue& result : results) {
+    stack->push_back(std::move(result));
+  }
+}
+
+void unregisteredOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  static std::mutex mutex;
+  static auto* kernels = new std::unordered_map<c10::OperatorHandle, std::shared_ptr<LaunchedKernel>>;
+  std::shared_ptr<LaunchedKernel> kernel;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& entry = (*kernels)[op];
+    if (entry == nullptr) {
+      entry = std::make_shared<LaunchedKernel>(std::make_shared<OperatorPlan>(op));
+    }
+    kernel = entry;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasComputedKernelForDispatchKey(kernelDispatchKey()),
+      "Could not run '", c10::toString(op.operator_name()), "' with arguments from the 'simdev' backend: it has no kernel for "
+      "simdev and none for the device that simdev runs ATen's kernels on.");
+  (*kernel)(op, keys, stack);
+}
+
+} // namespace simdev

@@ -1,0 +1,137 @@
+// The generic boxed kernel.  See launched.h.
+#include "aten/launched.h"
+
+#include "aten/backing.h"
+#include "aten/factories.h"
+#include "aten/fallback.h"
+#include "aten/inference.h"
+#include "aten/placement.h"
+#include "driver/driver.h"
+#include "runtime/stream.h"
+
+#include <ATen/core/List.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <utility>
+
+namespace simdev {
+
+namespace {
+
+// The base name of the operator whose composite kernel is about to call its own out= overload in this thread.
+thread_local const std::string* structuredCaller = nullptr;
+
+class OperatorTask final : public Task {
+ public:
+  OperatorTask(const OperatorPlan& plan, torch::jit::Stack arguments, std::vector<at::Tensor> outputs)
+      : plan_(plan), arguments_(std::move(arguments)), outputs_(std::move(outputs)) {}
+
+  void run() override {
+    KernelDispatchGuard guard;
+    torch::jit::Stack stack = arguments_; // a captured graph runs this again
+    if (outputs_.empty()) {
+      plan_.op.callBoxedForDispatchKey(kernelDispatchKey(), stack);
+      return;
+    }
+    OutputPlacement placement(outputs_);
+    plan_.op.callBoxedForDispatchKey(kernelDispatchKey(), stack);
+    std::vector<at::Tensor> results;
+    results.reserve(outputs_.size());
+    freshTensors(plan_, stack, results);
+    placement.finish(results);
+  }
+  const char* name() const noexcept override {
+    return plan_.name;
+  }
+
+ private:
+  const OperatorPlan& plan_; // plans live as long as the registrations that own them: for ever
+  torch::jit::Stack arguments_;
+  std::vector<at::Tensor> outputs_;
+};
+
+c10::IValue allocateReturn(const OperatorPlan::Return& entry, const std::vector<TensorSpec>& specs, c10::Device device, std::vector<at::Tensor>& outputs) {
+  c10::List<at::Tensor> list;
+  at::Tensor tensor;
+  for (const TensorSpec& spec : specs) {
+    tensor = spec.defined ? emptyStrided(spec.sizes, spec.strides, spec.dtype, device) : at::Tensor();
+    outputs.push_back(backing(tensor));
+    if (entry.isList) {
+      list.push_back(tensor);
+    }
+  }
+  return entry.isList ? c10::IValue(std::move(list)) : c10::IValue(std::move(tensor));
+}
+
+void resizeOutArguments(const Inference& inference, c10::ArrayRef<c10::IValue> arguments) {
+  for (const auto& [index, spec] : inference.resized) {
+    const at::Tensor& out = arguments[index].toTensor();
+    out.resize_(spec.sizes);
+    if (out.strides() != c10::IntArrayRef(spec.strides)) {
+      out.as_strided_(spec.sizes, spec.strides);
+    }
+  }
+}
+
+} // namespace
+
+void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const OperatorPlan& plan = *plan_;
+  const size_t count = plan.arguments.size();
+  const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
+  const c10::Device device = operatorDevice(plan, arguments);
+  c10::DeviceGuard deviceGuard(device);
+
+  const std::string* caller = std::exchange(structuredCaller, nullptr);
+  const bool inferred = caller != nullptr && *caller == plan.op.operator_name().name;
+  std::shared_ptr<const Inference> inference;
+  if (!inferred || plan.hostOnly) {
+    InferenceFailure failure = InferenceFailure::NoMetaKernel;
+    if (!plan.hostOnly && plan.returnsOnlyTensors) {
+      inference = infer(plan, arguments, failure);
+    }
+    // Without a Meta kernel an in-place operator can still be launched: its outputs are its arguments.
+    const bool launchable = inference != nullptr ||
+        (failure == InferenceFailure::NoMetaKernel && !plan.hostOnly && !plan.hasFreshOutputs && !plan.hasOutArguments);
+    if (!launchable) {
+      runFallback(plan, device, failure, stack);
+      return;
+    }
+  }
+
+  torch::jit::Stack results;
+  results.reserve(plan.returns.size());
+  std::vector<at::Tensor> outputs;
+  if (inference != nullptr) {
+    resizeOutArguments(*inference, arguments);
+  }
+  size_t fresh = 0;
+  for (const OperatorPlan::Return& entry : plan.returns) {
+    if (entry.alias >= 0) {
+      results.push_back(arguments[static_cast<size_t>(entry.alias)]);
+    } else {
+      results.push_back(allocateReturn(entry, inference->fresh[fresh++], device, outputs));
+    }
+  }
+  driver().launch(
+      currentStreamHandle(device.index()),
+      std::make_unique<OperatorTask>(plan, kernelArguments(plan, arguments, device), std::move(outputs)));
+  torch::jit::drop(*stack, count);
+  for (c10::IValue& result : results) {
+    stack->push_back(std::move(result));
+  }
+}
+
+void StructuredKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const std::string* previous = std::exchange(structuredCaller, &op.operator_name().name);
+  // The composite kernel is registered for every backend that has none of its own; PrivateUse3 never has one.
+  try {
+    op.callBoxedForDispatchKey(c10::DispatchKey::PrivateUse3, *stack);
+  } catch (...) {
+    structuredCaller = previous;
+    throw;
+  }
+  structuredCaller = previous;
+}
+
+} // namespace simdev

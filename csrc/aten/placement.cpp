@@ -1,0 +1,111 @@
+// The placing allocator and the bookkeeping of one kernel's outputs.  See placement.h.
+#include "aten/placement.h"
+
+#include <ATen/ops/clone.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+namespace simdev {
+
+namespace {
+
+thread_local OutputPlacement* currentPlacement = nullptr;
+
+class PlacementAllocator final : public c10::Allocator {
+ public:
+  explicit PlacementAllocator(c10::Allocator* host) : host_(host) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (C10_UNLIKELY(currentPlacement != nullptr) && bytes != 0) {
+      if (void* pointer = currentPlacement->take(bytes)) {
+        return {pointer, c10::Device(c10::DeviceType::CPU)}; // not owned: stream order keeps it alive
+      }
+    }
+    return host_->allocate(bytes);
+  }
+  // Raw allocations own their pointer, which a placed one does not: nullptr makes them refuse to be placed.
+  c10::DeleterFnPtr raw_deleter() const override {
+    return currentPlacement == nullptr ? host_->raw_deleter() : nullptr;
+  }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    host_->copy_data(dest, src, count);
+  }
+
+ private:
+  c10::Allocator* host_;
+};
+
+bool contains(const at::Tensor& output, const void* pointer) {
+  const auto* begin = static_cast<const char*>(output.storage().data());
+  return pointer >= begin && pointer < begin + output.storage().nbytes();
+}
+
+} // namespace
+
+OutputPlacement::OutputPlacement(at::TensorList outputs) : outputs_(outputs), previous_(currentPlacement) {
+  slots_.reserve(outputs.size());
+  for (const at::Tensor& output : outputs) {
+    if (output.defined() && output.storage_offset() == 0) {
+      slots_.push_back({output.storage().mutable_data(), output.storage().nbytes(), false});
+    }
+  }
+  currentPlacement = this;
+}
+
+OutputPlacement::~OutputPlacement() {
+  currentPlacement = previous_;
+}
+
+void* OutputPlacement::take(size_t bytes) noexcept {
+  for (Slot& slot : slots_) {
+    if (!slot.taken && slot.bytes == bytes) {
+      slot.taken = true;
+      return slot.pointer;
+    }
+  }
+  return nullptr;
+}
+
+void OutputPlacement::finish(at::TensorList results) {
+  // From here on allocations are temporaries, which must not take the place of an output that is about to be filled.
+  currentPlacement = previous_;
+  TORCH_INTERNAL_ASSERT(results.size() == outputs_.size(), "kernel returned ", results.size(), " tensors, inferred ", outputs_.size());
+  std::vector<std::pair<at::Tensor, at::Tensor>> misplaced;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor& output = outputs_[i];
+    const at::Tensor& result = results[i];
+    if (!output.defined()) {
+      continue;
+    }
+    TORCH_INTERNAL_ASSERT(
+        result.defined() && result.sizes() == output.sizes() && result.scalar_type() == output.scalar_type(),
+        "output ", i, " of the kernel is ", result.defined() ? c10::str(result.scalar_type(), result.sizes()) : "undefined",
+        ", inferred ", output.scalar_type(), output.sizes());
+    if (result.numel() == 0 ||
+        (result.const_data_ptr() == output.const_data_ptr() && result.strides() == output.strides() &&
+         result.is_conj() == output.is_conj() && result.is_neg() == output.is_neg())) {
+      continue;
+    }
+    misplaced.emplace_back(output, result);
+  }
+  // Results may lie in one another's places (two outputs of equal size): save those before any is overwritten.
+  for (auto& [output, result] : misplaced) {
+    for (const at::Tensor& other : outputs_) {
+      if (other.defined() && contains(other, result.const_data_ptr())) {
+        result = at::clone(result);
+        break;
+      }
+    }
+  }
+  for (auto& [output, result] : misplaced) {
+    output.copy_(result);
+  }
+}
+
+void installPlacementAllocator() {
+  static PlacementAllocator allocator(c10::GetCPUAllocator());
+  c10::SetCPUAllocator(&allocator);
+}
+
+} // namespace simdev

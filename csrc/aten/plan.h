@@ -1,0 +1,60 @@
+// What the generic tier knows about an operator from its schema, worked out once at registration.
+//
+// An operator is named in one place only, PyTorch's own registry; nothing here lists operators except the few rules
+// in registration.cpp that a schema cannot tell.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace simdev {
+
+class InferenceCache;
+
+struct OperatorPlan {
+  explicit OperatorPlan(const c10::OperatorHandle& handle);
+  ~OperatorPlan();
+
+  enum class ArgumentKind : uint8_t { Tensor, TensorList, OptionalTensorList, Generator, Device, Other };
+  struct Argument {
+    ArgumentKind kind;
+    bool isOut; // an `out=` argument: may be resized
+  };
+  struct Return {
+    int alias; // index of the argument that this return is, or -1 for a fresh value
+    bool isTensor;
+    bool isList;
+  };
+
+  c10::OperatorHandle op;
+  const char* name; // "aten::add.Tensor"; never freed, since errors that outlive everything name it
+  c10::SmallVector<Argument, 8> arguments;
+  c10::SmallVector<Return, 4> returns;
+  bool isView = false; // some return aliases an argument without writing it: never launched, never a fallback
+  bool returnsOnlyTensors = true; // otherwise the host needs a value: cannot be asynchronous
+  bool hasFreshOutputs = false;
+  bool hasOutArguments = false;
+  bool hostOnly = false; // see the rules in registration.cpp
+  bool takesHostTensors = false; // CPU tensors of any size are legal beside device ones and are moved over
+  // Set when the Meta kernel turned out to be missing: ask no more.
+  mutable std::atomic<bool> uninferable{false};
+  std::unique_ptr<InferenceCache> inferences;
+};
+
+// The device that an operator runs on: that of its first simdev tensor, or its Device argument, or the current one.
+// Throws what CUDA throws when tensors are on several devices.
+c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);
+
+// The arguments as its kernel sees them: backing tensors, a generator for the kernel, the kernel's device.
+torch::jit::Stack kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
+
+// Appends the tensors of the fresh returns, in order; `results` are all returns.
+void freshTensors(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> results, std::vector<at::Tensor>& tensors);
+
+} // namespace simdev

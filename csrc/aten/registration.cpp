@@ -1,0 +1,112 @@
+// Which tier serves an operator: decided here, once, by walking PyTorch's registry when the extension is loaded.
+//
+// Operators with a kernel of their own (TORCH_LIBRARY_IMPL(aten, PrivateUse1, ...) in this directory) are left alone, and so
+// are compositions of other operators.  Every other operator for which ATen has a CPU kernel gets a boxed one.
+#include "aten/registration.h"
+
+#include "aten/fallback.h"
+#include "aten/launched.h"
+#include "aten/placement.h"
+
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace simdev {
+
+namespace {
+
+// LAPACK: iterative, serial, and the host must see its `info` to raise the error.
+constexpr std::string_view kHostOnlyPrefixes[] = {
+    "aten::_linalg_",
+    "aten::linalg_",
+    "aten::cholesky",
+    "aten::_cholesky",
+    "aten::geqrf",
+    "aten::orgqr",
+    "aten::ormqr",
+    "aten::triangular_solve",
+    "aten::lu_solve",
+    "aten::_lu_with_info",
+};
+// Of those, plain arithmetic that is launched like any other.
+constexpr std::string_view kLaunchedAnyway[] = {
+    "aten::linalg_vector_norm",
+    "aten::linalg_cross",
+    "aten::linalg_matrix_exp",
+};
+// CUDA accepts host tensors as indices into device tensors.
+constexpr std::string_view kTakesHostTensors[] = {
+    "aten::index",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+};
+
+template <size_t N>
+bool contains(const std::string_view (&names)[N], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool isHostOnly(std::string_view name) {
+  return !contains(kLaunchedAnyway, name) &&
+      std::any_of(std::begin(kHostOnlyPrefixes), std::end(kHostOnlyPrefixes), [&](std::string_view prefix) {
+           return name.starts_with(prefix);
+         });
+}
+
+std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
+  auto plan = std::make_shared<OperatorPlan>(op);
+  plan->hostOnly = isHostOnly(op.operator_name().name);
+  plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
+  return plan;
+}
+
+// One launch that loops over the tensors on the device beats one launch a tensor.
+bool isForeach(std::string_view name) {
+  return name.starts_with("aten::_foreach_");
+}
+
+bool isServedByBoxedKernel(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const bool hasKernel = op.hasKernelForDispatchKey(DispatchKey::CPU) ||
+      (isForeach(op.operator_name().name) && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd));
+  if (!hasKernel || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) {
+    return false;
+  }
+  // A kernel of ours would hide the composition that autograd differentiates through.
+  return !op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
+      op.hasKernelForDispatchKey(DispatchKey::Autograd);
+}
+
+} // namespace
+
+void registerBoxedKernels() {
+  installPlacementAllocator();
+  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != "aten") {
+      continue;
+    }
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !op->hasSchema() || !isServedByBoxedKernel(*op)) {
+      continue;
+    }
+    auto plan = makePlan(*op);
+    if (plan->isView) {
+      continue;
+    }
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+      library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>()));
+    } else {
+      library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LaunchedKernel>(plan)));
+    }
+  }
+  static torch::Library fallback(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&unregisteredOperator>());
+}
+
+} // namespace simdev
