@@ -95,7 +95,7 @@ def alternate(
             seconds(work, device, count)
     times: list[list[float]] = [[], []]
     for _ in range(rounds):
-        for column, (work, device) in zip(times, pairs, strict=True):
+        for column, (work, device) in zip(times, pairs):
             column.append(seconds(work, device, count) / count)
     reference, ours = (statistics.median(column) for column in times)
     return Measurement(reference, ours, ours / reference)
@@ -142,7 +142,7 @@ def measure_copy(to_device: bool) -> Callable[[torch.device, int], Measurement]:
 
     def measure(device: torch.device, rounds: int) -> Measurement:
         size = 64 * MIB
-        host = torch.ones(size, dtype=torch.uint8).pin_memory(device)
+        host = torch.ones(size, dtype=torch.uint8).pin_memory()
         other = torch.ones(size, dtype=torch.uint8)
         chip = torch.ones(size, dtype=torch.uint8, device=device)
         source, target = (host, chip) if to_device else (chip, host)

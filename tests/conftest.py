@@ -1,0 +1,53 @@
+"""Fixtures that all tests share, and the environment they run in: two devices, two threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+os.environ.setdefault("SIMDEV_DEVICE_COUNT", "2")  # before PyTorch is imported
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import pytest
+import torch
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def dev() -> torch.device:
+    """The first device, with its index."""
+    return torch.device("simdev", 0)
+
+
+@pytest.fixture
+def run_python() -> RunPython:
+    """Runs code in a new interpreter: run_python(code, check=True, timeout=60, **environment).
+
+    With check a non-zero exit fails the test and shows what the process printed. A variable given as None is
+    removed from the environment.
+    """
+
+    def run(code: str, check: bool = True, timeout: float = 60, **environment: str | None):
+        changed = {**os.environ, **environment}
+        merged = {name: value for name, value in changed.items() if value is not None}
+        command = [sys.executable, "-c", code]
+        result = subprocess.run(command, env=merged, capture_output=True, text=True, timeout=timeout)
+        if check and result.returncode:
+            pytest.fail(f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}", pytrace=False)
+        return result
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_trace() -> Iterator[None]:
+    """Each test ends on device 0 with nothing pending: an error that nobody asked for belongs to the test."""
+    yield
+    simdev = torch.get_device_module("simdev")
+    if simdev.is_initialized() and not simdev._is_in_bad_fork():
+        torch.accelerator.set_device_index(0)
+        for index in range(torch.accelerator.device_count()):
+            torch.accelerator.synchronize(index)
