@@ -1,8 +1,8 @@
 """Builds torch_simdev: writes a build.ninja for the C++ parts, runs ninja, hands the results to setuptools.
 
 Every way to build (`make build`, `pip install .`, `pip wheel .`, editable) goes through this one build_ext,
-shares the objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; the PARTS table
-below says how a part is compiled.
+shares the objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; the PARTS
+table below says how a part is compiled.
 
 Environment: CXX (compiler), MAX_JOBS (default 2), DEBUG=1 (-O0 -g), SIMDEV_PCH=0 (no precompiled headers).
 """
