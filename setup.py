@@ -107,7 +107,8 @@ class NinjaBuild(build_ext):
             command = [*find_ninja(), "-C", str(build), "-j", jobs]
             if self.verbose:
                 command.append("-v")
-            subprocess.run(command, check=True)
+            if status := subprocess.run(command).returncode:
+                sys.exit(status)  # ninja has said why
             target = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
             for source, destination in self.products(build):
                 install_file(source, target / destination)
