@@ -1,0 +1,65 @@
+"""Private PyTorch APIs and version differences (2.11 to 2.14), each with the reason why it is used.
+
+Lives here: the check of the version, and the registration as `torch.simdev`.  Nothing else in the package touches what
+PyTorch does not document.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+BACKEND = "simdev"
+
+
+def check_torch() -> None:
+    """Refuses to load the extension module into a PyTorch that it would crash or misbehave in.
+
+    Raises ImportError for another minor version than the one built against, since PyTorch's binary interface changes with
+    it, and where another package has taken PyTorch's one slot for out-of-tree devices.
+    """
+    try:
+        from ._build_info import TORCH_VERSION
+    except ImportError:
+        raise ImportError(
+            "torch_simdev is not built. Run `make build`, or install it with "
+            "`pip install --no-build-isolation .`"
+        ) from None
+    running = torch.__version__.split("+")[0]
+    if running.split(".")[:2] != TORCH_VERSION.split(".")[:2]:
+        raise ImportError(
+            f"torch_simdev was built against torch {TORCH_VERSION} and cannot be used with torch {running}. "
+            "Rebuild it, or install the matching torch."
+        )
+    # Private: there is no public way to ask who holds the PrivateUse1 key.
+    taken_by = torch._C._get_privateuse1_backend_name()
+    if taken_by not in ("privateuseone", BACKEND):
+        raise ImportError(
+            f"torch_simdev cannot be loaded: PyTorch has room for one out-of-tree device, and '{taken_by}' was "
+            "registered before. Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to choose by import."
+        )
+
+
+def register(module_name: str) -> None:
+    """Names the PrivateUse1 device "simdev", makes the package `torch.simdev`, and generates the methods of
+    Tensor, Module, Storage and PackedSequence.
+
+    Each step is left out if it was done before: PyTorch's functions raise on a second call, and the package may be
+    imported again after its removal from sys.modules.
+    """
+    module = sys.modules[module_name]
+    # Private: the public rename wraps DeviceType.__repr__ once more at each call.
+    if torch._C._get_privateuse1_backend_name() != BACKEND:
+        torch.utils.rename_privateuse1_backend(BACKEND)
+    if not hasattr(torch, BACKEND):
+        torch._register_device_module(BACKEND, module)
+    setattr(torch, BACKEND, module)
+    # `import torch.simdev.random` must give these modules, not second copies of them.
+    for name, loaded in list(sys.modules.items()):
+        if loaded is not None and (name == module_name or name.startswith(module_name + ".")):
+            sys.modules[f"torch.{BACKEND}{name[len(module_name) :]}"] = loaded
+    if not hasattr(torch.Tensor, BACKEND):
+        torch.utils.generate_methods_for_privateuse1_backend(
+            for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+        )
