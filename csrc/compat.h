@@ -1,5 +1,6 @@
-// Differences between the PyTorch versions this builds against (2.11 to 2.14), and private PyTorch APIs of the C++ side.
-// Each entry says which limitation or version it is for.  Does not live here: anything about Python (torch_simdev/compat.py).
+// Differences between the PyTorch versions this builds against (2.11 to 2.14), and private PyTorch APIs of
+// the C++ side.  Each entry says which limitation or version it is for.  Does not live here: anything about
+// Python (torch_simdev/compat.py).
 #pragma once
 
 #include <c10/util/Exception.h>

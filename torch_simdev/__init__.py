@@ -1,8 +1,8 @@
-"""The simdev accelerator for PyTorch.  This module is `torch.simdev`, with the names and signatures of `torch.cuda`.
+"""The simdev accelerator for PyTorch: the module `torch.simdev`, with names and signatures of `torch.cuda`.
 
-`import torch` loads it by entry point (TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns that off; `import torch_simdev` loads it
-anywhere).  Lives here: loading and registration.  What the functions do is in the modules they come from.  Importing starts
-no device, no thread, and neither Dynamo nor Inductor.
+`import torch` loads it by entry point (TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns that off; `import torch_simdev`
+loads it anywhere).  Lives here: loading and registration.  What the functions do is in the modules they come
+from.  Importing starts no device, no thread, and neither Dynamo nor Inductor.
 """
 
 # ruff: noqa: E402, F401 (imports follow _autoload for the reason given there; most are re-exports)
@@ -12,8 +12,8 @@ from __future__ import annotations
 def _autoload() -> None:
     """Entry point of the group `torch.backends`, called at the end of `import torch`.
 
-    Importing this module does all the work.  It is defined before the import of torch below because torch calls it
-    while this module is half-imported when `import torch_simdev` comes first.
+    Importing this module does all the work.  It is defined before the import of torch below because torch
+    calls it while this module is half-imported when `import torch_simdev` comes first.
     """
 
 

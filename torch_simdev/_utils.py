@@ -18,8 +18,8 @@ DEVICE_TYPE = "simdev"
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
     """Returns the index of `device`: an int, a string, a torch.device or a `torch.simdev.device`.
 
-    `None`, and a device without index, stand for the current device where `optional` is true.  An int is returned as it
-    is, negative ones included.  With `allow_cpu`, the CPU gives -1.
+    `None`, and a device without index, stand for the current device where `optional` is true.  An int is
+    returned as it is, negative ones included.  With `allow_cpu`, the CPU gives -1.
 
     Raises ValueError for another type of device, and for a missing index where `optional` is false.
     """

@@ -1,7 +1,7 @@
 """Private PyTorch APIs and version differences (2.11 to 2.14), each with the reason why it is used.
 
-Lives here: the check of the version, and the registration as `torch.simdev`.  Nothing else in the package touches what
-PyTorch does not document.
+Lives here: the check of the version, and the registration as `torch.simdev`.  Nothing else in the package
+touches what PyTorch does not document.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ BACKEND = "simdev"
 def check_torch() -> None:
     """Refuses to load the extension module into a PyTorch that it would crash or misbehave in.
 
-    Raises ImportError for another minor version than the one built against, since PyTorch's binary interface changes with
-    it, and where another package has taken PyTorch's one slot for out-of-tree devices.
+    Raises ImportError for another minor version than the one built against, since PyTorch's binary interface
+    changes with it, and where another package has taken PyTorch's one slot for out-of-tree devices.
     """
     try:
         from ._build_info import TORCH_VERSION
@@ -36,8 +36,8 @@ def check_torch() -> None:
     taken_by = torch._C._get_privateuse1_backend_name()
     if taken_by not in ("privateuseone", BACKEND):
         raise ImportError(
-            f"torch_simdev cannot be loaded: PyTorch has room for one out-of-tree device, and '{taken_by}' was "
-            "registered before. Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to choose by import."
+            f"torch_simdev cannot be loaded: PyTorch has room for one out-of-tree device, and '{taken_by}' "
+            "was registered before. Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to choose by import."
         )
 
 
@@ -45,8 +45,8 @@ def register(module_name: str) -> None:
     """Names the PrivateUse1 device "simdev", makes the package `torch.simdev`, and generates the methods of
     Tensor, Module, Storage and PackedSequence.
 
-    Each step is left out if it was done before: PyTorch's functions raise on a second call, and the package may be
-    imported again after its removal from sys.modules.
+    Each step is left out if it was done before: PyTorch's functions raise on a second call, and the package
+    may be imported again after its removal from sys.modules.
     """
     module = sys.modules[module_name]
     # Private: the public rename wraps DeviceType.__repr__ once more at each call.

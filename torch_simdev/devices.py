@@ -1,4 +1,4 @@
-"""Devices: counting, choosing, describing and synchronising them.  Streams and memory have modules of their own."""
+"""Devices: counting, choosing, describing and synchronising them (streams and memory: in their modules)."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def current_device() -> int:
 def set_device(device: Any) -> None:
     """Makes `device` the calling thread's current device; a negative index changes nothing.
 
-    Prefer the context manager `torch.simdev.device`.  Raises torch.AcceleratorError, a RuntimeError, for an index that
-    does not exist.
+    Prefer the context manager `torch.simdev.device`.  Raises torch.AcceleratorError, a RuntimeError, for an
+    index that does not exist.
     """
     index = _get_device_index(device)
     if index >= 0:
@@ -72,7 +72,7 @@ def set_device(device: Any) -> None:
 
 
 def _exchange_device(device: int) -> int:
-    """Makes `device` current and returns the previous one; a negative index changes nothing and returns -1."""
+    """Makes `device` current and returns the previous one; changes nothing and returns -1 for a negative one."""
     return _C._exchange_device(device) if device >= 0 else -1
 
 
@@ -100,7 +100,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager that makes the device of a tensor or storage current; changes nothing for those of other types."""
+    """Context manager that makes the device of a tensor or storage current, if that is a simdev device."""
 
     def __init__(self, obj: torch.Tensor | torch.UntypedStorage):
         super().__init__(obj.get_device() if obj.device.type == "simdev" else -1)
@@ -109,8 +109,9 @@ class device_of(device):
 def get_device_properties(device: Any = None) -> _C._SimdevDeviceProperties:
     """Returns the properties of a device (default: the current one).
 
-    The result has `name`, `driver`, `uuid`, `major` and `minor` (compute capability), `total_memory` in bytes and
-    `multi_processor_count` (compute threads of the simulated chip).  Raises torch.AcceleratorError for a bad index.
+    The result has `name`, `driver`, `uuid`, `major` and `minor` (compute capability), `total_memory` in bytes
+    and `multi_processor_count` (compute threads of the simulated chip).  Raises torch.AcceleratorError for a
+    bad index.
     """
     return _C._device_properties(_get_device_index(device, optional=True))
 

@@ -11,7 +11,7 @@ _POLICIES = ("allow", "warn", "error")
 
 
 def fallbacks() -> dict[str, int]:
-    """Returns how often each operator ran on the host since the start or `reset_fallbacks()`, by its full name."""
+    """Returns how often each operator ran on the host since `reset_fallbacks()`, by its full name."""
     return _C._fallback_counts()
 
 
@@ -23,8 +23,8 @@ def reset_fallbacks() -> None:
 class fallback_policy:
     """Sets what an operator without a device implementation does, in all threads.
 
-    Takes effect at once, as `torch.set_grad_enabled` does; used in a `with` statement it restores the previous policy at
-    the end.
+    Takes effect at once, as `torch.set_grad_enabled` does; used in a `with` statement it restores the
+    previous policy at the end.
 
     Arguments:
         policy: "allow" runs it on the host, "warn" warns as well, "error" raises NotImplementedError.

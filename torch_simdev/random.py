@@ -15,7 +15,7 @@ from ._utils import _get_device_index
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
-    """Returns the default generator of every device.  As an attribute of torch.simdev it is read without a call."""
+    """Returns the default generator of every device, as the attribute `torch.simdev.default_generators`."""
     return tuple(_C._default_generator(index) for index in range(_C._device_count()))
 
 
@@ -36,8 +36,8 @@ def get_rng_state_all() -> list[torch.Tensor]:
 def set_rng_state(new_state: torch.Tensor, device: Any = "simdev") -> None:
     """Sets the state of a device's default generator.
 
-    Raises TypeError unless `new_state` is a ByteTensor on the CPU, RuntimeError if it has the wrong size or holds an
-    offset that is not a multiple of 4.
+    Raises TypeError unless `new_state` is a ByteTensor on the CPU, RuntimeError if it has the wrong size or
+    holds an offset that is not a multiple of 4.
     """
     _generator(device).set_state(new_state)
 
@@ -57,7 +57,7 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the default generators of all devices, whether used before or not; `torch.manual_seed` does this too.
+    """Seeds the default generators of all devices, used before or not; `torch.manual_seed` does this too.
 
     Raises RuntimeError for a seed outside [-2**63, 2**64).
     """

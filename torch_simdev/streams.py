@@ -1,5 +1,7 @@
-"""Streams and events, with the signatures of torch.cuda.  Both extend PyTorch's own classes, so that they compare equal to and
-mix with what `torch.accelerator` and `torch.Stream` return."""
+"""Streams and events, with the signatures of torch.cuda.
+
+Both extend PyTorch's own classes, so that they mix with, and compare equal to, what `torch.accelerator` returns.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def _as_tuple(stream: torch.Stream) -> tuple[int, int, int]:
 
 
 class Stream(torch.Stream):
-    """An in-order queue of work of one device.  As a context manager it is the current stream inside the block.
+    """An in-order queue of work of one device; as a context manager, the current stream inside the block.
 
     Arguments:
         device: the device of the stream (default, or for a negative index: the current one).
@@ -65,7 +67,7 @@ class Stream(torch.Stream):
         event.wait(self)
 
     def wait_stream(self, stream: torch.Stream) -> None:
-        """Makes later work of this stream wait for what was submitted to `stream` so far.  The host does not wait."""
+        """Makes later work of this stream wait for what `stream` was given so far.  The host does not wait."""
         self.wait_event(stream.record_event())
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
@@ -101,8 +103,8 @@ class ExternalStream(Stream):
 class Event(torch.Event):
     """A marker in a stream: for waiting on the device or on the host, and for timing.
 
-    It is made at its first record and belongs to that stream's device from then on; streams of any device may wait for
-    it.
+    It is made at its first record and belongs to that stream's device from then on; streams of any device may
+    wait for it.
 
     Arguments:
         enable_timing: whether `elapsed_time` may be used.
@@ -133,7 +135,7 @@ class Event(torch.Event):
         super().record(current_stream() if stream is None else stream)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Makes later work of `stream` (default: the current one) wait; does nothing before the first record."""
+        """Makes later work of `stream` (default: the current one) wait; a no-op before the first record."""
         super().wait(current_stream() if stream is None else stream)
 
     def __repr__(self) -> str:
@@ -155,7 +157,7 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
-    """Returns a stream over the SDK's handle `data_ptr`, which the caller keeps alive; see `ExternalStream`."""
+    """Returns a stream over the SDK's handle `data_ptr`, kept alive by the caller; see `ExternalStream`."""
     return ExternalStream(data_ptr, device)
 
 
@@ -200,8 +202,8 @@ def stream(stream: torch.Stream | None) -> StreamContext:
 def _sleep(ms: float, stream: torch.Stream | None = None) -> None:
     """Keeps a stream (default: the current one) busy for `ms` milliseconds; the host does not wait.
 
-    At most 2000 ms: torch.cuda._sleep takes clock cycles, and ported code that passes 50_000_000 of them must not hang for
-    half a day.
+    At most 2000 ms: torch.cuda._sleep takes clock cycles, and ported code that passes 50_000_000 of them must
+    not hang for half a day.
 
     Raises ValueError for a negative or non-finite time.
     """

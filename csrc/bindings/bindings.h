@@ -1,5 +1,5 @@
-// The parts of the torch_simdev._C module.  Each adds private functions; the public ones, with their checks and
-// documentation, are Python (torch_simdev/).
+// The parts of the torch_simdev._C module.  Each adds private functions; the public ones, with their checks
+// and documentation, are Python (torch_simdev/).
 #pragma once
 
 #include <pybind11/pybind11.h>

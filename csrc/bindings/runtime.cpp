@@ -1,7 +1,8 @@
 // Python bindings of the runtime layer: devices, streams, generators, environment.
 //
-// A stream crosses as the tuple (stream_id, device_index, device_type) that torch.Stream's constructor takes, so that Python
-// can make its own subclass of it.  Events need nothing here: torch.Event works over the device guard.
+// A stream crosses as the tuple (stream_id, device_index, device_type) that torch.Stream's constructor takes,
+// so that Python can make its own subclass of it.  Events need nothing here: torch.Event works over the
+// device guard.
 #include "bindings/bindings.h"
 #include "driver/driver.h"
 #include "runtime/device.h"
@@ -40,7 +41,10 @@ void sleepKernel(const KernelContext& /*context*/, const void* arguments) {
 
 void sleepOnStream(int64_t nanoseconds, const StreamTuple& stream) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      driver().hasNativeKernels(), "_sleep needs native kernels, which the driver '", driver().name(), "' does not have");
+      driver().hasNativeKernels(),
+      "_sleep needs native kernels, which the driver '",
+      driver().name(),
+      "' does not have");
   const std::chrono::nanoseconds duration(nanoseconds);
   driver().launchKernel(
       unpack(stream).handle(), "simdev::sleep", &sleepKernel, /*grid=*/1, &duration, sizeof(duration));
@@ -82,7 +86,7 @@ void initRuntimeBindings(py::module_& m) {
   using torch::wrap_pybind_function;
   using torch::wrap_pybind_function_no_gil;
 
-  // --- Devices ----------------------------------------------------------------------------------------------
+  // --- Devices -------------------------------------------------------------------------------------------
 
   m.def("_init", wrap_pybind_function_no_gil([] { lazyInit(); }));
   m.def("_is_initialized", &isInitialized);
@@ -117,7 +121,7 @@ void initRuntimeBindings(py::module_& m) {
       .def("__repr__", &describe);
   m.def("_device_properties", wrap_pybind_function(&deviceProperties));
 
-  // --- Streams ----------------------------------------------------------------------------------------------
+  // --- Streams -------------------------------------------------------------------------------------------
 
   m.def("_stream_priority_range", wrap_pybind_function(&streamPriorityRange));
   m.def("_current_stream", wrap_pybind_function([](c10::DeviceIndex device) {
@@ -150,14 +154,14 @@ void initRuntimeBindings(py::module_& m) {
           return reinterpret_cast<uintptr_t>(currentStreamHandle(resolveDeviceIndex(device)));
         }));
 
-  // --- Random numbers -----------------------------------------------------------------------------------------
+  // --- Random numbers ------------------------------------------------------------------------------------
 
   m.def("_default_generator", wrap_pybind_function([](c10::DeviceIndex device) {
           return getDefaultGenerator(device);
         }));
   m.def("_manual_seed_all", wrap_pybind_function(&manualSeedAll));
 
-  // --- Environment --------------------------------------------------------------------------------------------
+  // --- Environment ---------------------------------------------------------------------------------------
 
   m.def("_environment", [] {
     py::list rows;

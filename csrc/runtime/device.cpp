@@ -50,7 +50,8 @@ namespace detail {
 void initializeOnce() {
   TORCH_CHECK(
       !isInBadFork(),
-      "Cannot re-initialize simdev in forked subprocess. To use simdev with multiprocessing, you must use the "
+      "Cannot re-initialize simdev in forked subprocess. To use simdev with multiprocessing, you must use "
+      "the "
       "'spawn' start method");
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);

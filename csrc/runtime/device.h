@@ -1,7 +1,8 @@
-// Devices as PyTorch sees them: how many there are, which one is current in this thread, when the chip is started.
+// Devices as PyTorch sees them: how many there are, which one is current, when the chip is started.
 //
-// Lives here: the current device (a notion of PyTorch, not of the driver), checked device indices, and first-use
-// initialisation with its protection against fork.  Does not live here: what a device can do (csrc/driver/driver.h).
+// Lives here: the current device (a notion of PyTorch, not of the driver), checked device indices, and
+// first-use initialisation with its protection against fork.  Does not live here: what a device can do
+// (csrc/driver/driver.h).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -42,8 +43,8 @@ void setDevice(c10::DeviceIndex device);
 c10::DeviceIndex exchangeDevice(c10::DeviceIndex device);
 c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device);
 
-// Makes the chip ready; whatever is about to touch it calls this first.  Throws a RuntimeError in a child forked
-// after initialisation, and when there is no device or SIMDEV_DRIVER names none.  One relaxed load when done already.
+// Makes the chip ready; whatever is about to touch it calls this first.  Throws a RuntimeError in a child
+// forked after initialisation, and when there is no device or SIMDEV_DRIVER names none.
 inline void lazyInit() {
   if (C10_UNLIKELY(!detail::initialized.load(std::memory_order_acquire))) {
     detail::initializeOnce();

@@ -19,7 +19,8 @@ constexpr EnvVariable kVariables[] = {
      EnvKind::Choice,
      "allow",
      "allow|warn|error",
-     "What an operator without a device implementation does: run on the host and be counted, warn as well, or raise."},
+     "What an operator without a device implementation does: run on the host and be counted, warn as well, "
+     "or raise."},
     {"SIMDEV_ALLOC_CONF",
      EnvKind::String,
      "",
@@ -32,8 +33,8 @@ constexpr EnvVariable kVariables[] = {
      "Fill device memory with a pattern when it is allocated and freed, and check it when it is reused."},
 };
 
-constexpr std::string_view kKindNames[] = {
-    "0 or 1", "an integer", "a size in bytes such as 512M", "", "a string"};
+constexpr std::string_view kKindNames[] =
+    {"0 or 1", "an integer", "a size in bytes such as 512M", "", "a string"};
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -44,7 +45,9 @@ std::string lower(std::string_view text) {
 const EnvVariable& find(std::string_view name, EnvKind kind) {
   const auto* variable = std::ranges::find(kVariables, name, &EnvVariable::name);
   TORCH_INTERNAL_ASSERT(
-      variable != std::end(kVariables) && variable->kind == kind, "no such environment variable in the table: ", name);
+      variable != std::end(kVariables) && variable->kind == kind,
+      "no such environment variable in the table: ",
+      name);
   return *variable;
 }
 
@@ -127,7 +130,8 @@ uint64_t parseBytes(std::string_view text, std::string_view what) {
   }
   const std::string_view tail = std::string_view(unit).substr(hasPrefix ? 1 : 0);
   uint64_t number = 0;
-  if (!parseNumber(text.substr(0, unitStart), number) || !(tail.empty() || tail == "b" || (hasPrefix && tail == "ib")) ||
+  if (!parseNumber(text.substr(0, unitStart), number) ||
+      !(tail.empty() || tail == "b" || (hasPrefix && tail == "ib")) ||
       number > (std::numeric_limits<uint64_t>::max() >> shift)) {
     malformed(what, text, kKindNames[static_cast<size_t>(EnvKind::Bytes)]);
   }

@@ -1,7 +1,7 @@
 // The environment variables that the PyTorch side reads: one table, one parser for each kind of value.
 //
-// Lives here: every SIMDEV_* variable read above the driver.  Does not live here: SIMDEV_DRIVER (csrc/driver/driver.cpp) and
-// the simulated chip's own variables, which libsimdev parses.
+// Lives here: every SIMDEV_* variable read above the driver.  Does not live here: SIMDEV_DRIVER
+// (csrc/driver/driver.cpp) and the simulated chip's own variables, which libsimdev parses.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ struct EnvVariable {
 
 std::span<const EnvVariable> envTable() noexcept;
 
-// The value of a variable of the table, read anew at each call, or its default where it is unset or empty.  A malformed value
-// throws a ValueError that names the variable, the value and what is accepted; so does (as an internal error) a
-// name that is not in the table or is of another kind.
+// The value of a variable of the table, read anew at each call, or its default where it is unset or empty.  A
+// malformed value throws a ValueError that names the variable, the value and what is accepted; so does (as an
+// internal error) a name that is not in the table or is of another kind.
 bool envBool(std::string_view name);
 int64_t envInt(std::string_view name);
 uint64_t envBytes(std::string_view name);

@@ -41,7 +41,8 @@ GeneratorImpl::GeneratorImpl(c10::DeviceIndex device) : GeneratorImpl(device, c1
 
 GeneratorImpl::GeneratorImpl(c10::DeviceIndex device, c10::intrusive_ptr<State> state)
     : c10::GeneratorImpl(
-          c10::Device(kDeviceType, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+          c10::Device(kDeviceType, device),
+          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       state_(std::move(state)) {}
 
 c10::DeviceType GeneratorImpl::device_type() {
@@ -102,8 +103,8 @@ void GeneratorImpl::set_state(const c10::TensorImpl& state) {
 
 c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
   static_assert(sizeof(PhiloxState) == kStateBytes);
-  at::Tensor state = at::empty(
-      {static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(c10::kCPU));
+  at::Tensor state =
+      at::empty({static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(c10::kCPU));
   std::memcpy(state.mutable_data_ptr(), &state_->philox, kStateBytes);
   return state.getIntrusivePtr();
 }
@@ -137,7 +138,8 @@ const at::Generator& getDefaultGenerator(c10::DeviceIndex device) {
 }
 
 GeneratorImpl& getGeneratorOrDefault(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
-  const at::Generator& chosen = generator.has_value() && generator->defined() ? *generator : getDefaultGenerator(device);
+  const at::Generator& chosen =
+      generator.has_value() && generator->defined() ? *generator : getDefaultGenerator(device);
   TORCH_CHECK(
       chosen.device().type() == kDeviceType,
       "Expected a '",

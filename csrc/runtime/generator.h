@@ -1,7 +1,7 @@
 // The device's random number generator: a seed and an offset, nothing else (CUDA's contract).
 //
-// Lives here: the state and who may advance it.  Does not live here: random operators, which are pure functions of the
-// PhiloxState that reserve() hands them (csrc/aten).
+// Lives here: the state and who may advance it.  Does not live here: random operators, which are pure
+// functions of the PhiloxState that reserve() hands them (csrc/aten).
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -52,7 +52,8 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   c10::intrusive_ptr<State> state_;
 };
 
-// The device's default generator, made at its first use; -1 stands for the current device.  Initialises nothing.
+// The device's default generator, made at its first use; -1 stands for the current device.  Initialises
+// nothing.
 const at::Generator& getDefaultGenerator(c10::DeviceIndex device = -1);
 // The generator that an operator uses: the given one, checked to be on `device`, or the device's default.
 GeneratorImpl& getGeneratorOrDefault(const std::optional<at::Generator>& generator, c10::DeviceIndex device);

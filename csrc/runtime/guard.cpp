@@ -1,7 +1,7 @@
 // c10's device guard: how PyTorch's device-independent code reaches devices, streams and events.
 //
-// Lives here: checks of the device type, and the translation to the runtime layer.  Everything that it does is done there
-// (device.h, stream.h) or by the driver.
+// Lives here: checks of the device type, and the translation to the runtime layer.  Everything that it does
+// is done there (device.h, stream.h) or by the driver.
 #include "compat.h"
 #include "driver/driver.h"
 #include "runtime/device.h"
@@ -22,20 +22,16 @@ void checkType(c10::Device device) {
 }
 
 struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
-  c10::DeviceType type() const override {
-    return kDeviceType;
-  }
+  c10::DeviceType type() const override { return kDeviceType; }
 
-  // --- Devices ----------------------------------------------------------------------------------------------
+  // --- Devices -------------------------------------------------------------------------------------------
 
   c10::Device exchangeDevice(c10::Device device) const override {
     checkType(device);
     return {kDeviceType, simdev::exchangeDevice(device.index())};
   }
 
-  c10::Device getDevice() const override {
-    return {kDeviceType, currentDevice()};
-  }
+  c10::Device getDevice() const override { return {kDeviceType, currentDevice()}; }
 
   void setDevice(c10::Device device) const override {
     checkType(device);
@@ -46,16 +42,18 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
     simdev::uncheckedSetDevice(device.index());
   }
 
-  c10::DeviceIndex deviceCount() const noexcept override {
-    return simdev::deviceCount();
-  }
+  c10::DeviceIndex deviceCount() const noexcept override { return simdev::deviceCount(); }
 
   // Quantized types are the only ones without kernels; the others all have some.
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     checkType(device);
     c10::DeviceCapability capability;
     for (const int quantized :
-         {c10::kIndex_QInt8, c10::kIndex_QUInt8, c10::kIndex_QInt32, c10::kIndex_QUInt4x2, c10::kIndex_QUInt2x4}) {
+         {c10::kIndex_QInt8,
+          c10::kIndex_QUInt8,
+          c10::kIndex_QInt32,
+          c10::kIndex_QUInt4x2,
+          c10::kIndex_QUInt2x4}) {
       capability.capability_data.capability_bits &= ~(uint64_t{1} << quantized);
     }
     return capability;
@@ -67,7 +65,7 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
     driver().synchronizeDevice(index);
   }
 
-  // --- Streams ----------------------------------------------------------------------------------------------
+  // --- Streams -------------------------------------------------------------------------------------------
 
   c10::Stream getStream(c10::Device device) const override {
     checkType(device);
@@ -93,31 +91,23 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
     return exchangeCurrentStream(Stream(stream));
   }
 
-  bool queryStream(const c10::Stream& stream) const override {
-    return Stream(stream).query();
-  }
+  bool queryStream(const c10::Stream& stream) const override { return Stream(stream).query(); }
 
-  void synchronizeStream(const c10::Stream& stream) const override {
-    Stream(stream).synchronize();
-  }
+  void synchronizeStream(const c10::Stream& stream) const override { Stream(stream).synchronize(); }
 
 #if SIMDEV_HAS_STREAM_NATIVE_HANDLE
-  void* getStreamNativeHandle(const c10::Stream stream) const override {
-    return Stream(stream).handle();
-  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return Stream(stream).handle(); }
 #endif
 
 #if SIMDEV_HAS_STREAM_IS_CAPTURING
-  bool isStreamCapturing(const c10::Stream& stream) const override {
-    return Stream(stream).isCapturing();
-  }
+  bool isStreamCapturing(const c10::Stream& stream) const override { return Stream(stream).isCapturing(); }
 #endif
 
   void recordDataPtrOnStream(const c10::DataPtr& pointer, const c10::Stream& stream) const override {
     c10::getDeviceAllocator(kDeviceType)->recordStream(pointer, stream);
   }
 
-  // --- Events -------------------------------------------------------------------------------------------------
+  // --- Events --------------------------------------------------------------------------------------------
 
   // An event belongs to the device of the stream that first recorded it.
   void record(
@@ -146,9 +136,7 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
     }
   }
 
-  bool queryEvent(void* event) const override {
-    return event == nullptr || driver().queryEvent(event);
-  }
+  bool queryEvent(void* event) const override { return event == nullptr || driver().queryEvent(event); }
 
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {

@@ -1,6 +1,7 @@
 // PyTorch's hooks for an accelerator: what ATen and autograd ask of a device without knowing which one it is.
 //
-// Lives here: their registration, and the resizing of storages.  Does not live here: streams and events (guard.cpp).
+// Lives here: their registration, and the resizing of storages.  Does not live here: streams and events
+// (guard.cpp).
 #include "driver/driver.h"
 #include "runtime/device.h"
 #include "runtime/generator.h"
@@ -23,33 +24,19 @@ namespace simdev {
 namespace {
 
 struct Hooks final : at::PrivateUse1HooksInterface {
-  void init() const override {
-    lazyInit();
-  }
+  void init() const override { lazyInit(); }
 
-  bool isBuilt() const override {
-    return true;
-  }
+  bool isBuilt() const override { return true; }
 
-  bool isAvailable() const override {
-    return simdev::deviceCount() > 0;
-  }
+  bool isAvailable() const override { return simdev::deviceCount() > 0; }
 
-  bool hasPrimaryContext(c10::DeviceIndex device) const override {
-    return isDeviceUsed(device);
-  }
+  bool hasPrimaryContext(c10::DeviceIndex device) const override { return isDeviceUsed(device); }
 
-  c10::DeviceIndex deviceCount() const override {
-    return simdev::deviceCount();
-  }
+  c10::DeviceIndex deviceCount() const override { return simdev::deviceCount(); }
 
-  c10::DeviceIndex getCurrentDevice() const override {
-    return currentDevice();
-  }
+  c10::DeviceIndex getCurrentDevice() const override { return currentDevice(); }
 
-  void setCurrentDevice(c10::DeviceIndex device) const override {
-    setDevice(device);
-  }
+  void setCurrentDevice(c10::DeviceIndex device) const override { setDevice(device); }
 
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
     return simdev::exchangeDevice(device);
@@ -84,11 +71,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return info.has_value() && info->kind == PointerInfo::Kind::PinnedHost;
   }
 
-  c10::Allocator* getPinnedMemoryAllocator() const override {
-    return at::getHostAllocator(kDeviceType);
-  }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(kDeviceType); }
 
-  // In the order of the current stream, as every copy: the old block may still be written to by earlier work there.
+  // In the order of the current stream, as every copy: the old block may still be written to by earlier work
+  // there.
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
@@ -101,7 +87,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     const size_t kept = std::min(impl->nbytes(), bytes);
     if (kept > 0) {
       driver().memcpyAsync(
-          block.mutable_get(), impl->data(), kept, MemcpyKind::DeviceToDevice, currentStreamHandle(device.index()));
+          block.mutable_get(),
+          impl->data(),
+          kept,
+          MemcpyKind::DeviceToDevice,
+          currentStreamHandle(device.index()));
       // The block may have been allocated on another stream, which must not reuse it before the copy is done.
       c10::getDeviceAllocator(kDeviceType)->recordStream(impl->data_ptr(), getCurrentStream(device.index()));
     }

@@ -1,8 +1,10 @@
-// Lets `parameter.data = tensor` change a parameter's device between the host and simdev in place, as CUDA does.
+// Lets `parameter.data = tensor` change a parameter's device between the host and simdev in place, as CUDA
+// does.
 //
-// Module.to() then keeps every parameter's identity: tied weights stay tied, optimizers built before the move keep working,
-// and hooks and weak references survive.  PyTorch asks the operator below, a documented override point, whether two
-// tensors may exchange their contents; its own answer knows a fixed list of dense backends, without PrivateUse1.
+// Module.to() then keeps every parameter's identity: tied weights stay tied, optimizers built before the move
+// keep working, and hooks and weak references survive.  PyTorch asks the operator below, a documented
+// override point, whether two tensors may exchange their contents; its own answer knows a fixed list of dense
+// backends, without PrivateUse1.
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <torch/library.h>
@@ -20,7 +22,7 @@ bool isDense(c10::DispatchKeySet keys) {
 
 bool hasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
   return (isDense(self.key_set()) && isDense(from.key_set())) ||
-      self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+         self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
 }
 
 } // namespace

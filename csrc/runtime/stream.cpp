@@ -18,7 +18,8 @@ constexpr int kStreamsPerPool = 32;
 // Priority levels told apart, from the least urgent on; CUDA's runtime in PyTorch has as many.
 constexpr int kMaxPriorityLevels = 4;
 
-// One device's streams.  Made at the device's first use and never destroyed: ids stay valid until the process ends.
+// One device's streams.  Made at the device's first use and never destroyed: ids stay valid until the process
+// ends.
 struct DeviceStreams {
   explicit DeviceStreams(c10::DeviceIndex device) : defaultStream(driver().defaultStream(device)) {}
 
@@ -140,7 +141,9 @@ Stream getStreamFromPool(int priority, c10::DeviceIndex device) {
 Stream getStreamFromExternal(StreamHandle handle, c10::DeviceIndex device) {
   const auto id = reinterpret_cast<c10::StreamId>(handle);
   TORCH_CHECK_VALUE(
-      id != 0 && (id & 1) == 0, "An external stream's native handle must be an even, non-null address, but is ", handle);
+      id != 0 && (id & 1) == 0,
+      "An external stream's native handle must be an even, non-null address, but is ",
+      handle);
   device = resolveDeviceIndex(device);
   if (handle == streamsOf(device).defaultStream) {
     return makeStream(device, 0);
