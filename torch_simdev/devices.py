@@ -72,7 +72,7 @@ def set_device(device: Any) -> None:
 
 
 def _exchange_device(device: int) -> int:
-    """Makes `device` current and returns the previous one; changes nothing and returns -1 for a negative one."""
+    """Makes `device` current and returns the previous one; for -1 it does neither."""
     return _C._exchange_device(device) if device >= 0 else -1
 
 

@@ -1,6 +1,6 @@
 """Streams and events, with the signatures of torch.cuda.
 
-Both extend PyTorch's own classes, so that they mix with, and compare equal to, what `torch.accelerator` returns.
+Both extend PyTorch's own classes, so that they mix with and equal what `torch.accelerator` returns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Stream(torch.Stream):
         event.wait(self)
 
     def wait_stream(self, stream: torch.Stream) -> None:
-        """Makes later work of this stream wait for what `stream` was given so far.  The host does not wait."""
+        """Makes later work of this stream wait for what `stream` was given so far; the host goes on."""
         self.wait_event(stream.record_event())
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
