@@ -22,7 +22,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -33,8 +33,13 @@ CSRC = ROOT / "csrc"
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 USE_PCH = os.environ.get("SIMDEV_PCH", "1") != "0"
 
-# A kernel file says by its name which instruction set it needs; its caller checks the processor first.
-ISA_FLAGS = {"_avx2": "-march=x86-64-v3", "_avx512": "-march=x86-64-v4 -mprefer-vector-width=512"}
+# Files of plain kernels say by their name how they are compiled.  The caller of an _avx2 or _avx512 file
+# checks the processor first.
+KERNEL_FLAGS = {
+    "_kernels": "-O3",
+    "_kernels_avx2": "-O3 -march=x86-64-v3",
+    "_kernels_avx512": "-O3 -march=x86-64-v4 -mprefer-vector-width=512",
+}
 
 
 @dataclass(frozen=True)
@@ -42,18 +47,17 @@ class Part:
     """One set of sources compiled alike."""
 
     folder: str  # below csrc/
-    optimize: str = "-O2"
     torch: bool = True  # compiled against PyTorch, linked into _C; otherwise into libsimdev.so
     pch: str | None = None  # csrc/pch/<name>.h, what nearly every file of the part includes anyway
-    defines: list[str] = field(default_factory=list)
+    flags: str = ""
 
 
 PARTS = [
-    Part("libsimdev", "-O3", torch=False, defines=["-DSIMDEV_BUILDING_LIBRARY"]),
+    Part("libsimdev", torch=False, flags="-O3 -DSIMDEV_BUILDING_LIBRARY"),
     Part("driver", pch="core"),
     Part("runtime", pch="core"),
     Part("aten", pch="core"),
-    Part("aten/native", "-O3"),
+    Part("aten/native", pch="core"),
     Part("bindings", pch="bindings"),
 ]
 
@@ -183,28 +187,30 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
     yield "  command = $cxx -shared -pthread -Wl,--gc-sections -Wl,-O1 -o $out $in $flags"
     yield "  description = LINK $out"
 
-    # Per library, (in ISA_FLAGS, object).  Sorted for the link, since of an inline function that several
-    # objects hold the linker takes the first, which must run on any processor.
+    # Per library, (for newer processors only, object).  Sorted for the link, since of an inline function that
+    # several objects hold the linker takes the first, which must run on any processor.
     objects: dict[bool, list[tuple[bool, str]]] = {True: [], False: []}
-    headers: dict[tuple[str, str], str] = {}
+    optimize = "-g" if DEBUG else "-O2 -g1 -ffunction-sections -fdata-sections"
+    last = "-O0" if DEBUG else ""  # of several -O the last counts
+    headers: dict[str, str] = {}
     for part in PARTS:
-        optimize = "-O0 -g" if DEBUG else f"{part.optimize} -g1 -ffunction-sections -fdata-sections"
-        flags = " ".join(["$torch_flags" if part.torch else f"-I{CSRC}/libsimdev", optimize, *part.defines])
-        pch = part.pch if part.pch and USE_PCH and (CSRC / f"pch/{part.pch}.h").exists() else None
-        if pch and (pch, flags) not in headers:
+        flags = " ".join([optimize, "$torch_flags" if part.torch else f"-I{CSRC}/libsimdev", part.flags])
+        if part.pch and USE_PCH and part.pch not in headers:
             # The copy beside the .gch is what the compiler falls back to, and what it names in messages.
-            name = headers[pch, flags] = f"pch/{pch}{len(headers)}.h"
-            yield f"build {name}: copy {ninja_escape(CSRC / f'pch/{pch}.h')}"
-            yield f"build {name}.gch: precompile {name}\n  flags = {flags}"
+            headers[part.pch] = f"pch/{part.pch}.h"
+            yield f"build pch/{part.pch}.h: copy {ninja_escape(CSRC / f'pch/{part.pch}.h')}"
+            yield f"build pch/{part.pch}.h.gch: precompile pch/{part.pch}.h\n  flags = {flags} {last}"
         for source in sorted((CSRC / part.folder).glob("*.cpp")):
-            isa = next((option for suffix, option in ISA_FLAGS.items() if source.stem.endswith(suffix)), "")
-            if isa and platform.machine() not in ("x86_64", "AMD64"):
+            kernel = next((k for k in sorted(KERNEL_FLAGS, reverse=True) if source.stem.endswith(k)), None)
+            newer = kernel in ("_kernels_avx2", "_kernels_avx512")
+            if newer and platform.machine() not in ("x86_64", "AMD64"):
                 continue
+            header = headers.get(part.pch) if part.pch and not kernel else None
+            extra = KERNEL_FLAGS[kernel] if kernel else f"-include {header}" if header else ""
             target = f"obj/{part.folder}/{source.stem}.o"
-            needs = f" | {headers[pch, flags]}.gch" if pch and not isa else ""
-            include = f" -include {headers[pch, flags]}" if needs else ""
-            yield f"build {target}: compile {ninja_escape(source)}{needs}\n  flags = {flags} {isa}{include}"
-            objects[part.torch].append((bool(isa), target))
+            needs = f" | {header}.gch" if header else ""
+            yield f"build {target}: compile {ninja_escape(source)}{needs}\n  flags = {flags} {extra} {last}"
+            objects[part.torch].append((newer, target))
 
     extension, library = (destination for _, destination in products[:2])
     torch_objects, library_objects = (
