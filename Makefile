@@ -11,7 +11,7 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.c')
 # Threads beyond the cores of a small machine only fight each other.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test build lint format sanitize bench clean distclean
+.PHONY: demo test build compile lint format sanitize bench clean distclean
 
 demo: build
 	$(PY) examples/train_digits.py
@@ -20,8 +20,10 @@ test: build
 	$(MAKE) -C csrc/libsimdev test
 	$(PY) -m pytest -q
 
+build: compile $(EDITABLE)
+
 # Incremental: compiles what changed and returns within a second if nothing did.
-build: $(EDITABLE)
+compile: $(INSTALLED)
 	@$(PY) setup.py -q build_ext --inplace
 
 lint: $(INSTALLED)
@@ -48,7 +50,7 @@ $(INSTALLED): requirements.txt
 	touch $@
 
 # Makes torch_simdev importable from this tree and registers its entry points.
-$(EDITABLE): $(INSTALLED) pyproject.toml
+$(EDITABLE): $(INSTALLED) pyproject.toml | compile
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 		--config-settings editable_mode=compat --editable .
 	touch $@
