@@ -4,7 +4,7 @@
 // (native/random_kernels.h) compute with that state; ATen's own kernels get a generator made from it.
 #pragma once
 
-#include "csrc/runtime/generator.h"
+#include "runtime/generator.h"
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>

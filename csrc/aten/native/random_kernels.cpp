@@ -117,11 +117,4 @@ KernelFunction dropoutKernel(c10::ScalarType dtype) {
   return hotDropoutKernel(dtype);
 }
 
-uint32_t randomGrid(int64_t count, int threads) {
-  // Below this many elements a block is done before another thread has woken up.
-  constexpr int64_t kElementsPerBlock = 32768;
-  constexpr int64_t kBlocksPerThread = 4;
-  return static_cast<uint32_t>(std::clamp<int64_t>(count / kElementsPerBlock, 1, kBlocksPerThread * std::max(threads, 1)));
-}
-
 } // namespace simdev::native

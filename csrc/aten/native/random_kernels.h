@@ -53,7 +53,7 @@ struct DropoutArguments {
 KernelFunction randomKernel(Distribution distribution, c10::ScalarType output);
 KernelFunction dropoutKernel(c10::ScalarType dtype); // nullptr unless a real floating-point type
 
-// How many blocks to launch for `count` elements on a device with so many compute threads.
-uint32_t randomGrid(int64_t count, int threads);
+// Making a number takes as long as moving so many bytes; for gridFor().
+inline constexpr int64_t kRandomCostInBytes = 16;
 
 } // namespace simdev::native
