@@ -35,10 +35,11 @@ USE_PCH = os.environ.get("SIMDEV_PCH", "1") != "0"
 
 # Files of plain kernels say by their name how they are compiled.  The caller of an _avx2 or _avx512 file
 # checks the processor first.
+KERNEL_MATH = "-O3 -fno-math-errno -fno-trapping-math"  # otherwise sqrt and conditions do not vectorise
 KERNEL_FLAGS = {
-    "_kernels": "-O3",
-    "_kernels_avx2": "-O3 -march=x86-64-v3",
-    "_kernels_avx512": "-O3 -march=x86-64-v4 -mprefer-vector-width=512",
+    "_kernels": KERNEL_MATH,
+    "_kernels_avx2": f"{KERNEL_MATH} -march=x86-64-v3",
+    "_kernels_avx512": f"{KERNEL_MATH} -march=x86-64-v4 -mprefer-vector-width=512",
 }
 
 
