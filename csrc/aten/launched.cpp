@@ -122,16 +122,15 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
   }
 }
 
+StructuredCallGuard::StructuredCallGuard(const std::string& name) : previous_(std::exchange(structuredCaller, &name)) {}
+
+StructuredCallGuard::~StructuredCallGuard() {
+  structuredCaller = previous_;
+}
+
 void StructuredKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const std::string* previous = std::exchange(structuredCaller, &op.operator_name().name);
-  // The composite kernel is registered for every backend that has none of its own; PrivateUse3 never has one.
-  try {
-    op.callBoxedForDispatchKey(c10::DispatchKey::PrivateUse3, *stack);
-  } catch (...) {
-    structuredCaller = previous;
-    throw;
-  }
-  structuredCaller = previous;
+  StructuredCallGuard guard(op.operator_name().name);
+  op.redispatchBoxed(kCompositeKeys, stack);
 }
 
 } // namespace simdev

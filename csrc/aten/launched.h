@@ -18,6 +18,23 @@ class LaunchedKernel final : public c10::OperatorKernel {
   std::shared_ptr<OperatorPlan> plan_;
 };
 
+// While it lives, the next launched out= overload of the operator named `name` ("aten::add") in this thread takes its output
+// as it is: an ATen composite kernel has just inferred and allocated it.
+class StructuredCallGuard {
+ public:
+  explicit StructuredCallGuard(const std::string& name);
+  ~StructuredCallGuard();
+  StructuredCallGuard(const StructuredCallGuard&) = delete;
+  StructuredCallGuard& operator=(const StructuredCallGuard&) = delete;
+
+ private:
+  const std::string* previous_;
+};
+
+// The keys under which ATen's composite kernel of a structured operator is found, ours being registered over it:
+// it serves every backend that has none of its own, and PrivateUse3 never has one.
+inline constexpr c10::DispatchKeySet kCompositeKeys{c10::DispatchKey::PrivateUse3};
+
 // A functional or in-place operator that ATen defines by shape function and out= kernel ("structured").  ATen's own
 // composite kernel infers and allocates the outputs in C++ and calls out=; this passes on that they need no check.
 class StructuredKernel final : public c10::OperatorKernel {

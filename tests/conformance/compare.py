@@ -1,0 +1,115 @@
+"""Moving sample inputs to the device exactly as they are, and comparing what comes back with the CPU's result.
+
+Used by the tests (a slice) and by the full sweep (``python -m tests.conformance.sweep``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+DEVICE = "simdev"
+
+
+def to_device(tensor: torch.Tensor, device: str = DEVICE) -> torch.Tensor:
+    """A copy on ``device`` with the same strides, storage offset and lazy bits; a leaf if ``tensor`` is one.
+
+    ``Tensor.to`` would make non-dense tensors contiguous and hide what the operator must cope with.
+    """
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+    plain = tensor.detach()
+    if conj := plain.is_conj():
+        plain = plain.conj()
+    if neg := plain.is_neg():
+        plain = torch._neg_view(plain)
+    raw = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
+    storage = raw.to(device).untyped_storage()
+    result = torch.empty(0, dtype=plain.dtype, device=device)
+    result.set_(storage, plain.storage_offset(), plain.size(), plain.stride())
+    if neg:
+        result = torch._neg_view(result)
+    if conj:
+        result = result.conj()
+    return result.requires_grad_(tensor.requires_grad)
+
+
+def move(tree: Any, device: str = DEVICE) -> Any:
+    """``to_device`` for every tensor of a tree; the string "cpu" and CPU devices become ``device``."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return to_device(leaf, device)
+        if isinstance(leaf, torch.device) and leaf.type == "cpu":
+            return torch.device(device)
+        if isinstance(leaf, torch.Generator):
+            return torch.Generator(device).manual_seed(leaf.initial_seed())
+        return leaf
+
+    moved = tree_map(one, tree)
+    if isinstance(moved, dict) and moved.get("device") == "cpu":
+        moved["device"] = device
+    return moved
+
+
+def copy_inputs(tree: Any) -> Any:
+    """CPU inputs for the reference run, detached from those that were moved."""
+    return tree_map(lambda leaf: to_device(leaf, "cpu") if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def check_same(
+    actual: Any, expected: Any, *, values: bool = True, strides: bool = True, **tolerance: float
+) -> None:
+    """Raises AssertionError unless ``actual`` is what the CPU returned, in structure, metadata and values."""
+    flat_actual, spec_actual = tree_flatten(actual)
+    flat_expected, spec_expected = tree_flatten(expected)
+    assert len(flat_actual) == len(flat_expected), f"structure {spec_actual} instead of {spec_expected}"
+    for index, (a, e) in enumerate(zip(flat_actual, flat_expected)):
+        where = f"result {index}: "
+        assert type(a) is type(e), f"{where}{type(a)} instead of {type(e)}"
+        if not isinstance(e, torch.Tensor):
+            if values:
+                assert a == e or (a != a and e != e) or abs(a - e) < 1e-3, f"{where}{a} instead of {e}"
+            continue
+        assert a.device.type == DEVICE, f"{where}on {a.device}"
+        for name in ("dtype", "shape", "layout"):
+            got, want = getattr(a, name), getattr(e, name)
+            assert got == want, f"{where}{name} {got} instead of {want}"
+        if e.layout == torch.strided and not e.is_nested:
+            if strides and e.numel() > 1:
+                squeezed_a = [s for s, n in zip(a.stride(), a.shape) if n > 1]
+                squeezed_e = [s for s, n in zip(e.stride(), e.shape) if n > 1]
+                assert squeezed_a == squeezed_e, f"{where}strides {a.stride()} instead of {e.stride()}"
+            assert a.is_conj() == e.is_conj() and a.is_neg() == e.is_neg(), (
+                f"{where}conjugate or negative bit differs"
+            )
+        if values:
+            host = a.detach().cpu()
+            torch.testing.assert_close(host, e.detach(), equal_nan=True, msg=lambda m: where + m, **tolerance)
+
+
+def gradients(
+    function: Callable[..., Any], args: Any, kwargs: Any, cotangents: list[torch.Tensor] | None
+) -> Any:
+    """(outputs, gradients of the differentiable inputs, cotangents used); gradients is None if nothing is differentiable.
+
+    Cotangents are drawn on the CPU once and given back to the caller, so that both devices use the same.
+    """
+    outputs = function(*args, **kwargs)
+    inputs = [t for t in tensors((args, kwargs)) if t.requires_grad]
+    roots = [t for t in tensors(outputs) if t.requires_grad and (t.is_floating_point() or t.is_complex())]
+    if not inputs or not roots:
+        return outputs, None, None
+    if cotangents is None:
+        cotangents = [torch.randn(t.shape, dtype=t.dtype) for t in roots]
+    grads = torch.autograd.grad(
+        roots, inputs, [c.to(t.device) for c, t in zip(cotangents, roots)], allow_unused=True
+    )
+    return outputs, list(grads), cotangents

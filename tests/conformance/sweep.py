@@ -1,0 +1,157 @@
+"""Every operator of PyTorch's OpInfo database, run on simdev against the CPU: ``python -m tests.conformance.sweep``.
+
+Works in child processes, so that a crash or a hang costs one operator and is reported as such.  Results go to a
+JSON file as they come; a second run with the same file goes on where the first stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import pathlib
+import subprocess
+import sys
+import time
+import warnings
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.conformance.compare import check_same, copy_inputs, gradients, move
+
+# Their values are random: only metadata can be compared with the CPU's.
+RANDOM = {
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "normal_in_place",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform", "nn.functional.dropout",
+    "nn.functional.dropout2d", "nn.functional.dropout3d", "nn.functional.alpha_dropout",
+    "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d", "nn.functional.rrelu", "nn.functional.scaled_dot_product_attention",
+    "svd_lowrank", "pca_lowrank", "nn.functional.multi_head_attention_forward",
+}  # fmt: skip
+# Their values are not determined at all.
+UNDETERMINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+
+
+def op_key(op: Any) -> str:
+    return op.name + ("." + op.variant_test_name if op.variant_test_name else "")
+
+
+def check_op(op: Any, dtype: torch.dtype, samples: int | None, backward: bool) -> str | None:
+    """None if all samples agree, otherwise what went wrong with the first that does not."""
+    name = op_key(op)
+    values = op.name not in RANDOM and op.name not in UNDETERMINED
+    wants_grad = backward and dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
+    for index, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=wants_grad)):
+        if samples is not None and index >= samples:
+            break
+        args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
+        cpu_args, cpu_kwargs = copy_inputs((args, kwargs))
+        try:
+            expected, expected_grads, cotangents = gradients(op.op, cpu_args, cpu_kwargs, None)
+        except Exception:
+            continue  # not a sample that the CPU can run
+        where = f"sample {index} of {name}: "
+        try:
+            dev_args, dev_kwargs = move((args, kwargs))
+            actual, actual_grads, _ = gradients(op.op, dev_args, dev_kwargs, cotangents)
+            check_same(sample.output_process_fn_grad(actual) if False else actual, expected, values=values)
+            if expected_grads is not None and values:
+                assert actual_grads is not None, "not differentiable"
+                check_same(actual_grads, expected_grads, strides=False)
+        except Exception as error:
+            text = str(error).strip().split("\nException raised from")[0]
+            return f"{where}{type(error).__name__}: {text[:600]}"
+    return None
+
+
+def worker(options: argparse.Namespace) -> None:
+    """Checks the operators named on standard input, one line of JSON each on standard output."""
+    warnings.simplefilter("ignore")
+    dtype = getattr(torch, options.dtype)
+    by_key = {op_key(op): op for op in op_db}
+    for line in sys.stdin:
+        key = line.strip()
+        torch.manual_seed(0)
+        started = time.perf_counter()
+        try:
+            reason = check_op(by_key[key], dtype, options.samples, options.backward)
+        except Exception as error:
+            reason = f"sampling failed: {type(error).__name__}: {error}"
+        print(json.dumps({"op": key, "reason": reason, "seconds": time.perf_counter() - started}), flush=True)
+
+
+def sweep(options: argparse.Namespace) -> dict[str, Any]:
+    dtype = getattr(torch, options.dtype)
+    results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    keys = [op_key(op) for op in op_db if dtype in op.supported_dtypes("cpu")]
+    todo = [key for key in keys if options.match in key and key not in results]
+    flags = ["--worker", "--dtype", options.dtype] + (["--backward"] if options.backward else [])
+    if options.samples is not None:
+        flags += ["--samples", str(options.samples)]
+    while todo:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.conformance.sweep", *flags],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdin is not None and child.stdout is not None
+        while todo:
+            key = todo.pop(0)
+            timer = __import__("threading").Timer(options.timeout, child.kill)
+            timer.start()
+            try:
+                child.stdin.write(key + "\n")
+                child.stdin.flush()
+                line = child.stdout.readline()
+            except BrokenPipeError:
+                line = ""
+            timer.cancel()
+            if line:
+                results[key] = json.loads(line)
+            else:
+                results[key] = {
+                    "op": key,
+                    "reason": f"the process died (exit status {child.wait()})",
+                    "seconds": 0.0,
+                }
+            options.out.write_text(json.dumps(results, indent=1))
+            reason = results[key]["reason"]
+            done = len(results)
+            if reason or sys.stderr.isatty():
+                print(f"[{done}/{len(keys)}] {key}: {reason or 'ok'}"[:220], flush=True)
+            if not line:
+                break
+        child.stdin.close()
+        child.wait()
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--samples", type=int, help="samples of each operator (default: all)")
+    parser.add_argument("--backward", action="store_true", help="compare gradients too")
+    parser.add_argument("--match", default="", help="only operators whose name contains this")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for one operator")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/conformance.json"))
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options)
+        return 0
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    results = sweep(options)
+    failures = {key: r for key, r in results.items() if r["reason"]}
+    kinds = collections.Counter(
+        r["reason"].split(": ", 2)[1].split(":")[0] if ": " in r["reason"] else r["reason"]
+        for r in failures.values()
+    )
+    print(f"\n{len(results) - len(failures)} of {len(results)} operators agree with the CPU")
+    for kind, count in kinds.most_common():
+        print(f"{count:6d}  {kind}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
