@@ -7,8 +7,11 @@ touches what PyTorch does not document.
 from __future__ import annotations
 
 import sys
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_storage
 
 BACKEND = "simdev"
 
@@ -59,7 +62,19 @@ def register(module_name: str) -> None:
     for name, loaded in list(sys.modules.items()):
         if loaded is not None and (name == module_name or name.startswith(module_name + ".")):
             sys.modules[f"torch.{BACKEND}{name[len(module_name) :]}"] = loaded
+    # Private: reduce_storage.  Without this, sending a tensor to another process fails in the shared-memory code
+    # of the host with "_share_fd_: only available on CPU".
+    ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
     if not hasattr(torch.Tensor, BACKEND):
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    if storage.device.type == BACKEND:
+        raise NotImplementedError(
+            "simdev tensors cannot be shared between processes: device memory belongs to the process that "
+            "allocated it. Send tensor.cpu() instead."
+        )
+    return reduce_storage(storage)

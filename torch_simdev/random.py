@@ -51,7 +51,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 def manual_seed(seed: int) -> None:
     """Seeds the current device's default generator.
 
-    Raises RuntimeError for a seed outside [-2**63, 2**64).
+    Raises ValueError for a seed outside [-2**63, 2**64).
     """
     _generator(None).manual_seed(int(seed))
 
@@ -59,7 +59,7 @@ def manual_seed(seed: int) -> None:
 def manual_seed_all(seed: int) -> None:
     """Seeds the default generators of all devices, used before or not; `torch.manual_seed` does this too.
 
-    Raises RuntimeError for a seed outside [-2**63, 2**64).
+    Raises ValueError for a seed outside [-2**63, 2**64).
     """
     # A generator of the CPU checks the range and maps negative seeds as PyTorch does.
     _C._manual_seed_all(torch.Generator().manual_seed(int(seed)).initial_seed())

@@ -138,6 +138,13 @@ class Event(torch.Event):
         """Makes later work of `stream` (default: the current one) wait; a no-op before the first record."""
         super().wait(current_stream() if stream is None else stream)
 
+    def elapsed_time(self, end_event: torch.Event) -> float:
+        """Returns the milliseconds from this event to `end_event`, by the device's clock.
+
+        Raises ValueError unless both have timing and were recorded, RuntimeError if one is not complete yet.
+        """
+        return _C._event_elapsed_time(self, end_event)
+
     def __repr__(self) -> str:
         return (
             f"<torch.simdev.Event {self.event_id:#x}>"

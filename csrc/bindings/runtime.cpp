@@ -1,8 +1,7 @@
 // Python bindings of the runtime layer: devices, streams, generators, environment.
 //
 // A stream crosses as the tuple (stream_id, device_index, device_type) that torch.Stream's constructor takes,
-// so that Python can make its own subclass of it.  Events need nothing here: torch.Event works over the
-// device guard.
+// so that Python can make its own subclass of it.  torch.Event works over the device guard.
 #include "bindings/bindings.h"
 #include "driver/driver.h"
 #include "runtime/device.h"
@@ -10,6 +9,7 @@
 #include "runtime/generator.h"
 #include "runtime/stream.h"
 
+#include <torch/csrc/Event.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -48,6 +48,12 @@ void sleepOnStream(int64_t nanoseconds, const StreamTuple& stream) {
   const std::chrono::nanoseconds duration(nanoseconds);
   driver().launchKernel(
       unpack(stream).handle(), "simdev::sleep", &sleepKernel, /*grid=*/1, &duration, sizeof(duration));
+}
+
+const c10::Event& unpackEvent(const py::handle& event) {
+  TORCH_CHECK_TYPE(
+      THPEvent_Check(event.ptr()), "Expected a torch.Event, but got ", Py_TYPE(event.ptr())->tp_name);
+  return reinterpret_cast<THPEvent*>(event.ptr())->event;
 }
 
 DeviceProperties deviceProperties(c10::DeviceIndex device) {
@@ -147,6 +153,10 @@ void initRuntimeBindings(py::module_& m) {
           const Stream unpacked = unpack(stream);
           setDevice(unpacked.device_index());
           setCurrentStream(unpacked);
+        }));
+  // torch.Event.elapsed_time() itself refuses subclasses of torch.Event as its argument.
+  m.def("_event_elapsed_time", wrap_pybind_function([](const py::object& start, const py::object& end) {
+          return unpackEvent(start).elapsedTime(unpackEvent(end));
         }));
   m.def("_sleep", wrap_pybind_function_no_gil(&sleepOnStream));
   // The current stream's native handle, as compiled code wants it.

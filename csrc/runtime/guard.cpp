@@ -21,6 +21,31 @@ void checkType(c10::Device device) {
   TORCH_CHECK(device.type() == kDeviceType, "Expected a ", kDeviceType, " device, but got ", device);
 }
 
+// The types that every copy and conversion supports: no quantized, sub-byte or opaque ones.
+constexpr int kSupportedTypes[] = {
+    c10::kIndex_Byte,
+    c10::kIndex_Char,
+    c10::kIndex_Short,
+    c10::kIndex_Int,
+    c10::kIndex_Long,
+    c10::kIndex_Half,
+    c10::kIndex_Float,
+    c10::kIndex_Double,
+    c10::kIndex_ComplexHalf,
+    c10::kIndex_ComplexFloat,
+    c10::kIndex_ComplexDouble,
+    c10::kIndex_Bool,
+    c10::kIndex_BFloat16,
+    c10::kIndex_Float8_e5m2,
+    c10::kIndex_Float8_e4m3fn,
+    c10::kIndex_Float8_e5m2fnuz,
+    c10::kIndex_Float8_e4m3fnuz,
+    c10::kIndex_Float8_e8m0fnu,
+    c10::kIndex_UInt16,
+    c10::kIndex_UInt32,
+    c10::kIndex_UInt64,
+};
+
 struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kDeviceType; }
 
@@ -44,17 +69,12 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   c10::DeviceIndex deviceCount() const noexcept override { return simdev::deviceCount(); }
 
-  // Quantized types are the only ones without kernels; the others all have some.
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     checkType(device);
     c10::DeviceCapability capability;
-    for (const int quantized :
-         {c10::kIndex_QInt8,
-          c10::kIndex_QUInt8,
-          c10::kIndex_QInt32,
-          c10::kIndex_QUInt4x2,
-          c10::kIndex_QUInt2x4}) {
-      capability.capability_data.capability_bits &= ~(uint64_t{1} << quantized);
+    capability.capability_data.capability_bits = 0;
+    for (const int type : kSupportedTypes) {
+      capability.capability_data.capability_bits |= uint64_t{1} << type;
     }
     return capability;
   }

@@ -1,0 +1,390 @@
+"""Devices: counting, choosing, describing, first use, fork, the environment, and the storage hooks."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import torch_simdev
+from torch_simdev import _C
+
+simdev = torch_simdev
+
+INVALID = "simdev error: invalid device ordinal"
+FORKED = "Cannot re-initialize simdev in forked subprocess"
+
+
+# --- The current device ---------------------------------------------------------------------------------------
+
+
+def test_device_count_is_what_the_environment_says(run_python):
+    code = "import torch; print(torch.simdev.device_count(), torch.accelerator.device_count())"
+    assert run_python(code, SIMDEV_DEVICE_COUNT="5").stdout.split() == ["5", "5"]
+
+
+def test_set_device_and_the_ways_to_name_one():
+    for one in (1, "simdev:1", torch.device("simdev", 1)):
+        simdev.set_device(one)
+        assert simdev.current_device() == torch.accelerator.current_device_index() == 1
+        simdev.set_device(0)
+        assert simdev.current_device() == 0
+    simdev.set_device(-1)
+    assert simdev.current_device() == 0
+
+
+def test_the_current_device_belongs_to_the_thread():
+    simdev.set_device(1)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(simdev.current_device()))
+    thread.start()
+    thread.join()
+    assert seen == [0]
+    assert simdev.current_device() == 1
+
+
+@pytest.mark.parametrize("guard", [simdev.device, torch.accelerator.device_index])
+def test_device_guards_restore_the_device_also_after_an_error(guard):
+    with pytest.raises(KeyError), guard(1):
+        assert simdev.current_device() == 1
+        raise KeyError
+    assert simdev.current_device() == 0
+
+
+def test_device_guards_that_change_nothing():
+    simdev.set_device(1)
+    for guard in (simdev.device(-1), simdev.device(None), simdev.device("simdev")):
+        with guard:
+            assert simdev.current_device() == 1
+    with simdev.device(torch.device("simdev", 0)):
+        assert simdev.current_device() == 0
+    assert simdev.current_device() == 1
+
+
+def test_exchange_device():
+    assert simdev._exchange_device(1) == 0
+    assert simdev._exchange_device(-1) == -1
+    assert simdev._maybe_exchange_device(-1) == -1
+    assert simdev._maybe_exchange_device(0) == 1
+    assert simdev.current_device() == 0
+
+
+def test_device_of():
+    there = torch.empty(2, device="simdev:1")
+    for obj in (there, there.untyped_storage()):
+        with simdev.device_of(obj):
+            assert simdev.current_device() == 1
+    with simdev.device_of(torch.empty(2)):
+        assert simdev.current_device() == 0
+
+
+def test_factories_fill_the_current_index_in():
+    assert torch.empty(1, device="simdev").device == torch.device("simdev", 0)
+    with simdev.device(1):
+        assert torch.empty(1, device="simdev").device == torch.device("simdev", 1)
+        assert torch.empty(1, device="simdev:0").device == torch.device("simdev", 0)
+
+
+BAD_ORDINALS = {
+    "set_device": lambda: simdev.set_device(7),
+    "device guard": lambda: simdev.device(7).__enter__(),
+    "synchronize": lambda: simdev.synchronize(7),
+    "properties": lambda: simdev.get_device_properties(7),
+    "peer": lambda: simdev.can_device_access_peer(0, 7),
+    "current_stream": lambda: simdev.current_stream(7),
+    "Stream": lambda: simdev.Stream(7),
+    "torch.Stream": lambda: torch.Stream(device="simdev:7"),
+    "rng state": lambda: simdev.get_rng_state(7),
+    "Generator": lambda: torch.Generator(device="simdev:7"),
+    "accelerator": lambda: torch.accelerator.set_device_index(7),
+    "accelerator stream": lambda: torch.accelerator.current_stream(7),
+    "factory": lambda: torch.empty(1, device="simdev:7"),
+    "to": lambda: torch.empty(1).to("simdev:7"),
+}
+
+
+@pytest.mark.parametrize("call", BAD_ORDINALS)
+def test_bad_ordinals_raise_what_cuda_raises(call):
+    with pytest.raises(torch.AcceleratorError, match=INVALID) as caught:
+        BAD_ORDINALS[call]()
+    assert isinstance(caught.value, RuntimeError)
+    assert "7" in str(caught.value)
+    assert simdev.current_device() == 0
+
+
+@pytest.mark.parametrize("call", [simdev.set_device, simdev.synchronize, simdev.current_stream])
+def test_devices_of_another_type_are_refused(call):
+    with pytest.raises(ValueError, match="Expected a simdev device"):
+        call("cpu")
+
+
+def test_set_device_wants_an_index():
+    with pytest.raises(ValueError, match="specified index"):
+        simdev.set_device("simdev")
+
+
+# --- What a device is -----------------------------------------------------------------------------------------
+
+
+def test_properties():
+    for index in range(simdev.device_count()):
+        properties = simdev.get_device_properties(index)
+        assert properties.name == simdev.get_device_name(index) != ""
+        assert (properties.major, properties.minor) == simdev.get_device_capability(index)
+        assert properties.driver == simdev.driver()
+        assert properties.multi_processor_count >= 1
+        assert properties.total_memory > 2**20
+        assert repr(properties.total_memory // 2**20) in repr(properties)
+    first, second = (simdev.get_device_properties(index) for index in (0, 1))
+    assert first.uuid != second.uuid
+    assert simdev.get_device_properties().uuid == first.uuid
+
+
+def test_uuids_and_names_are_stable_across_processes(run_python):
+    code = "import torch; print(torch.simdev.get_device_properties(1).uuid)"
+    assert run_python(code).stdout.strip() == simdev.get_device_properties(1).uuid
+
+
+def test_peer_access():
+    assert isinstance(simdev.can_device_access_peer(0, 1), bool)
+    assert not simdev.can_device_access_peer(0, 0)
+
+
+def test_accelerator_api():
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator() == torch.device("simdev")
+    assert torch.accelerator.device_count() == simdev.device_count()
+    torch.accelerator.set_device_index(1)
+    assert torch.accelerator.current_device_index() == simdev.current_device() == 1
+    assert torch.accelerator.current_stream().device == torch.device("simdev", 1)
+    torch.accelerator.synchronize()
+    torch.accelerator.synchronize("simdev:0")
+
+
+def test_every_supported_dtype_can_be_allocated_and_converted(dev):
+    dtypes = torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert {torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.float8_e4m3fn} <= dtypes
+    assert torch.quint8 not in dtypes
+    for dtype in dtypes:
+        ones = torch.ones(4).to(dtype)
+        assert torch.equal(ones.to(dev).cpu().to(torch.complex64), ones.to(torch.complex64)), dtype
+        assert torch.equal(torch.ones(4, device=dev).to(dtype).cpu().to(torch.complex64).real, torch.ones(4))
+
+
+# --- First use and fork ---------------------------------------------------------------------------------------
+
+
+def test_asking_initialises_nothing(run_python):
+    run_python("""
+import torch
+simdev = torch.simdev
+simdev.is_available(), simdev.device_count(), simdev.current_device(), torch.accelerator.is_available()
+torch.manual_seed(1), simdev.manual_seed_all(2), simdev.manual_seed(3), simdev.get_rng_state()
+simdev.default_generators, simdev.current_stream(), simdev.is_bf16_supported(), torch.ones(1).is_pinned()
+with simdev.device(1), simdev.stream(None), torch.random.fork_rng(devices=[0], device_type="simdev"):
+    pass
+torch.device("simdev"), simdev.Event(enable_timing=True).query(), simdev.Stream.priority_range()
+(torch.ones(2, 2, requires_grad=True) * 2).sum().backward()
+assert not simdev.is_initialized() and not simdev._initialized
+simdev.init()
+assert simdev.is_initialized() and simdev._initialized
+""")
+
+
+def test_only_used_devices_have_a_context(run_python):
+    """Autograd asks this of every device before it takes its stream."""
+    run_python("""
+import torch
+from torch_simdev import _C
+torch.simdev.init()
+assert not _C._is_device_used(0) and not _C._is_device_used(1)
+torch.empty(1, device="simdev:1")
+assert not _C._is_device_used(0) and _C._is_device_used(1) and not _C._is_device_used(-1)
+""")
+
+
+FORK = """
+import os, signal, sys, torch
+simdev = torch.simdev
+{before}
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    try:
+        {child}
+    except BaseException as error:
+        print(type(error).__name__, error, flush=True)
+        os._exit(3)
+    os._exit(0)
+_, status = os.waitpid(pid, 0)
+{after}
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_fork_before_initialisation_works(run_python):
+    run_python(
+        FORK.format(
+            before="assert simdev.device_count() == 2",
+            child="assert torch.ones(3, device='simdev').sum().item() == 3",
+            after="assert torch.ones(4, device='simdev').sum().item() == 4",
+        )
+    )
+
+
+USES_AFTER_FORK = {
+    "init": "simdev.init()",
+    "factory": "torch.empty(1, device='simdev')",
+    "operator": "x + x",
+    "copy to host": "x.cpu()",
+    "copy to device": "torch.ones(1).to('simdev')",
+    "new stream": "simdev.Stream()",
+    "old stream": "stream.synchronize()",
+    "record": "event.record()",
+    "synchronize": "simdev.synchronize()",
+    "pin": "torch.ones(1).pin_memory()",
+    "accelerator": "torch.accelerator.synchronize()",
+    "a new thread": """
+        import threading
+        caught = []
+        def work():
+            try: torch.ones(1, device='simdev').item()
+            except RuntimeError as error: caught.append(error)
+        thread = threading.Thread(target=work); thread.start(); thread.join()
+        raise caught[0]""",
+}
+
+
+@pytest.mark.parametrize("use", USES_AFTER_FORK)
+def test_use_after_fork_says_so_and_never_hangs(run_python, use):
+    result = run_python(
+        FORK.format(
+            before="x = torch.ones(3, device='simdev'); stream = simdev.Stream(); event = simdev.Event()\n"
+            "event.record(stream)",
+            child=USES_AFTER_FORK[use],
+            after="assert x.sum().item() == 3",
+        ),
+        check=False,
+    )
+    assert result.returncode == 3, result
+    assert FORKED in result.stdout
+    assert "'spawn' start method" in result.stdout
+
+
+def test_a_forked_child_may_count_seed_and_free(run_python):
+    run_python(
+        FORK.format(
+            before="x = torch.ones(3, device='simdev'); y = torch.ones(3, device='simdev')\n"
+            "stream = simdev.Stream(); y.record_stream(stream)\n"
+            "event = simdev.Event(); event.record(stream)",
+            child="""
+        assert simdev._is_in_bad_fork() and not simdev.is_initialized()
+        assert simdev.device_count() == 2 and simdev.is_available()
+        torch.manual_seed(3)
+        del x, y, event, stream
+        import gc; gc.collect()
+        w = torch.ones(2, requires_grad=True); (w * 2).sum().backward(); assert w.grad.sum() == 4""",
+            after="assert not simdev._is_in_bad_fork() and x.sum().item() == 3",
+        )
+    )
+
+
+# --- The environment --------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_driver_counts_as_no_device_and_is_named_on_use(run_python):
+    result = run_python(
+        """
+import torch
+assert torch.simdev.device_count() == 0 and not torch.simdev.is_available()
+torch.manual_seed(0)
+torch.ones(1, device="simdev")
+""",
+        check=False,
+        SIMDEV_DRIVER="warpdrive",
+    )
+    assert result.returncode == 1
+    assert "Warning: simdev initialization" in result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert "RuntimeError" in last or "ValueError" in last
+    assert "warpdrive" in last
+    assert "simulator" in last
+
+
+def test_a_malformed_variable_is_named_with_what_it_accepts(run_python):
+    code = "import torch; torch.simdev.get_fallback_policy()"
+    result = run_python(code, check=False, SIMDEV_FALLBACK="sometimes")
+    last = result.stderr.strip().splitlines()[-1]
+    assert last == "ValueError: SIMDEV_FALLBACK='sometimes' is malformed: expected one of allow|warn|error"
+
+
+def test_the_table_of_variables_is_complete_and_well_formed():
+    rows = _C._environment()
+    names = [name for name, *_ in rows]
+    assert len(set(names)) == len(names)
+    for name, kind, default, values, doc in rows:
+        assert name.startswith("SIMDEV_")
+        assert doc.endswith(".")
+        assert (kind == "choice") == bool(values)
+        if kind == "choice":
+            assert default in values.split("|")
+
+
+# --- Storages and pointers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 3, 4, 9, 300_000])
+def test_resizing_a_storage_keeps_its_bytes(dev, size):
+    tensor = torch.arange(4, dtype=torch.uint8, device=dev)
+    storage = tensor.untyped_storage()
+    storage.resize_(size)
+    assert storage.nbytes() == size
+    kept = min(size, 4)
+    if kept:
+        assert (
+            torch.empty(0, dtype=torch.uint8, device=dev).set_(storage).tolist()[:kept] == [0, 1, 2, 3][:kept]
+        )
+    assert storage.device == dev
+
+
+def test_resizing_is_in_stream_order(dev):
+    """The copy of the old bytes comes after the kernel that writes them, and the old block is not reused before."""
+    stream = simdev.Stream()
+    tensor = torch.zeros(1000, device=dev)
+    simdev.synchronize()
+    with stream:
+        simdev._sleep(50)
+        tensor.fill_(7)
+        tensor.untyped_storage().resize_(8000)
+    others = [torch.full((1000,), -1.0, device=dev) for _ in range(4)]
+    assert not stream.query()
+    stream.synchronize()
+    assert tensor.eq(7).all().item()
+    assert all(other.eq(-1).all().item() for other in others)
+
+
+def test_resizing_leaves_the_current_device_alone():
+    storage = torch.zeros(4, device="simdev:1").untyped_storage()
+    storage.resize_(10_000)
+    assert storage.device.index == 1
+    assert simdev.current_device() == 0
+    with pytest.raises(RuntimeError):
+        storage.resize_(2**60)
+    assert simdev.current_device() == 0
+    assert storage.nbytes() == 10_000
+
+
+def test_only_pinned_memory_counts_as_pinned(dev):
+    pageable = torch.ones(8)
+    pinned = pageable.pin_memory()
+    assert pinned.is_pinned()
+    assert pinned[3:].is_pinned()
+    assert not pageable.is_pinned()
+    assert not torch.ones(8, device=dev).is_pinned()
+
+
+def test_importing_leaves_cpu_autograd_alone():
+    weight = torch.ones(4, 4, requires_grad=True)
+    (weight @ weight).sum().backward()
+    assert weight.grad.sum().item() == 128
