@@ -16,7 +16,7 @@ INVALID = "simdev error: invalid device ordinal"
 FORKED = "Cannot re-initialize simdev in forked subprocess"
 
 
-# --- The current device ---------------------------------------------------------------------------------------
+# --- The current device -------------------------------------------------------------------------------------
 
 
 def test_device_count_is_what_the_environment_says(run_python):
@@ -124,7 +124,7 @@ def test_set_device_wants_an_index():
         simdev.set_device("simdev")
 
 
-# --- What a device is -----------------------------------------------------------------------------------------
+# --- What a device is ---------------------------------------------------------------------------------------
 
 
 def test_properties():
@@ -172,7 +172,7 @@ def test_every_supported_dtype_can_be_allocated_and_converted(dev):
         assert torch.equal(torch.ones(4, device=dev).to(dtype).cpu().to(torch.complex64).real, torch.ones(4))
 
 
-# --- First use and fork ---------------------------------------------------------------------------------------
+# --- First use and fork -------------------------------------------------------------------------------------
 
 
 def test_asking_initialises_nothing(run_python):
@@ -290,7 +290,7 @@ def test_a_forked_child_may_count_seed_and_free(run_python):
     )
 
 
-# --- The environment --------------------------------------------------------------------------------------------
+# --- The environment ----------------------------------------------------------------------------------------
 
 
 def test_an_unknown_driver_counts_as_no_device_and_is_named_on_use(run_python):
@@ -331,7 +331,7 @@ def test_the_table_of_variables_is_complete_and_well_formed():
             assert default in values.split("|")
 
 
-# --- Storages and pointers --------------------------------------------------------------------------------------
+# --- Storages and pointers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, 3, 4, 9, 300_000])
@@ -340,16 +340,15 @@ def test_resizing_a_storage_keeps_its_bytes(dev, size):
     storage = tensor.untyped_storage()
     storage.resize_(size)
     assert storage.nbytes() == size
-    kept = min(size, 4)
-    if kept:
-        assert (
-            torch.empty(0, dtype=torch.uint8, device=dev).set_(storage).tolist()[:kept] == [0, 1, 2, 3][:kept]
-        )
+    if size:
+        kept = min(size, 4)
+        view = torch.empty(0, dtype=torch.uint8, device=dev).set_(storage)
+        assert view.tolist()[:kept] == [0, 1, 2, 3][:kept]
     assert storage.device == dev
 
 
 def test_resizing_is_in_stream_order(dev):
-    """The copy of the old bytes comes after the kernel that writes them, and the old block is not reused before."""
+    """The old bytes are copied after the kernel that writes them; their block is not reused before that."""
     stream = simdev.Stream()
     tensor = torch.zeros(1000, device=dev)
     simdev.synchronize()

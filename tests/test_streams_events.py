@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 
@@ -23,7 +24,7 @@ def busy():
     stream.synchronize()
 
 
-# --- Identity -------------------------------------------------------------------------------------------------
+# --- Identity -----------------------------------------------------------------------------------------------
 
 
 def test_streams_are_distinct_until_the_pool_wraps_around():
@@ -104,7 +105,7 @@ def test_external_streams(dev):
             simdev.ExternalStream(bad)
 
 
-# --- The current stream ---------------------------------------------------------------------------------------
+# --- The current stream -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [simdev.Stream, lambda: torch.Stream(device="simdev:0")])
@@ -179,7 +180,7 @@ def test_operators_run_on_the_current_stream(dev):
     assert x.sum().item() == 8
 
 
-# --- Ordering -------------------------------------------------------------------------------------------------
+# --- Ordering -----------------------------------------------------------------------------------------------
 
 
 def test_work_is_asynchronous():
@@ -281,7 +282,7 @@ def test_two_threads_on_streams_of_their_own(dev):
     assert results == {number: 100 * 200 * number for number in (1, 2, 3)}
 
 
-# --- Events ---------------------------------------------------------------------------------------------------
+# --- Events -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [simdev.Event, lambda: torch.Event(device="simdev")])
@@ -323,7 +324,7 @@ def test_elapsed_time_is_never_negative_in_stream_order(dev):
         event.record()
         torch.ones(16, device=dev)
     events[-1].synchronize()
-    times = [first.elapsed_time(second) for first, second in zip(events, events[1:])]
+    times = [first.elapsed_time(second) for first, second in itertools.pairwise(events)]
     assert min(times) >= 0
 
 

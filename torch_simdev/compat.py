@@ -62,8 +62,8 @@ def register(module_name: str) -> None:
     for name, loaded in list(sys.modules.items()):
         if loaded is not None and (name == module_name or name.startswith(module_name + ".")):
             sys.modules[f"torch.{BACKEND}{name[len(module_name) :]}"] = loaded
-    # Private: reduce_storage.  Without this, sending a tensor to another process fails in the shared-memory code
-    # of the host with "_share_fd_: only available on CPU".
+    # Private: reduce_storage.  Without this, sending a tensor to another process fails in the host's
+    # shared-memory code with "_share_fd_: only available on CPU".
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
     if not hasattr(torch.Tensor, BACKEND):
         torch.utils.generate_methods_for_privateuse1_backend(
@@ -78,3 +78,11 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Any:
             "allocated it. Send tensor.cpu() instead."
         )
     return reduce_storage(storage)
+
+
+def augment_memory_snapshot(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Adds the original source to a memory snapshot's frames of code that FX generated.  Private: what
+    torch.cuda.memory._snapshot does on request has no public name."""
+    from torch._utils import _augment_memory_snapshot_stack_traces
+
+    return _augment_memory_snapshot_stack_traces(snapshot)
