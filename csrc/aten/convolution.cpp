@@ -1,5 +1,6 @@
 // Convolutions of every kind.  at::convolution checks and normalises its arguments (1-d becomes 2-d, unbatched becomes
 // batched, empty is done without us) and calls the two operators here; so does its derivative.
+#include "csrc/aten/checks.h"
 #include "csrc/aten/factories.h"
 #include "csrc/aten/launch_into.h"
 
@@ -50,13 +51,7 @@ void checkSameType(const at::Tensor& input, const at::Tensor& other, const char*
       " type (",
       other.toString(),
       ") should be the same");
-  TORCH_CHECK(
-      input.device() == other.device(),
-      "Expected all tensors to be on the same device, but found at least two devices, ",
-      input.device(),
-      " and ",
-      other.device(),
-      "!");
+  checkSameDevice(input.device(), {other});
 }
 
 // The memory format that the kernels' own convolution gives its results, forward and backward.

@@ -5,6 +5,7 @@
 #include "csrc/aten/random.h"
 
 #include "csrc/aten/backing.h"
+#include "csrc/aten/checks.h"
 #include "csrc/aten/factories.h"
 #include "csrc/aten/launch_into.h"
 #include "csrc/aten/native/kernel_launch.h"
@@ -283,13 +284,7 @@ struct BernoulliKernel {
         "\"bernoulli_tensor_cpu_p_\" not implemented for '",
         c10::toString(p.scalar_type()),
         "'");
-    TORCH_CHECK(
-        p.device() == self.device() || (p.is_cpu() && p.dim() == 0),
-        "Expected all tensors to be on the same device, but found at least two devices, ",
-        self.device(),
-        " and ",
-        p.device(),
-        "!");
+    checkSameDevice(self.device(), {p});
     at::Tensor probabilities = p;
     if (p.scalar_type() != c10::ScalarType::Float || p.sizes() != self.sizes() || p.strides() != self.strides() ||
         !self.is_non_overlapping_and_dense() || p.device() != self.device()) {
