@@ -1,5 +1,5 @@
 // Best fit, splitting and merging.  See allocator_pool.h.
-#include "csrc/runtime/allocator_pool.h"
+#include "runtime/allocator_pool.h"
 
 #include <c10/util/llvmMathExtras.h>
 

@@ -5,8 +5,8 @@
 // anything but std::bad_alloc; the caller holds the device's allocator lock.
 #pragma once
 
-#include "csrc/driver/driver.h"
-#include "csrc/runtime/allocator_stats.h"
+#include "driver/driver.h"
+#include "runtime/allocator_stats.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/AllocatorConfig.h>
@@ -26,8 +26,10 @@
 namespace simdev {
 
 // Sizes as in CUDA's allocator, so that a program needs as much memory here as there.
-inline constexpr size_t kMinBlockSize = c10::CachingAllocator::kMinBlockSize; // 512 B, every size is a multiple of it
-inline constexpr size_t kSmallSize = c10::CachingAllocator::kSmallSize; // 1 MiB, the largest block of a small segment
+inline constexpr size_t kMinBlockSize =
+    c10::CachingAllocator::kMinBlockSize; // 512 B, every size is a multiple of it
+inline constexpr size_t kSmallSize =
+    c10::CachingAllocator::kSmallSize; // 1 MiB, the largest block of a small segment
 inline constexpr size_t kSmallSegment = c10::CachingAllocator::kSmallBuffer; // 2 MiB
 inline constexpr size_t kLargeSegment = 20 * 1024 * 1024; // for requests below kMinLargeAlloc
 inline constexpr size_t kMinLargeAlloc = c10::CachingAllocator::kMinLargeAlloc; // 10 MiB
@@ -92,9 +94,7 @@ struct Block {
   uint64_t freedAt = 0; // BlockIndex's clock when it became Free
   FreeSet::node_type node; // kept while not in a FreeSet, so that freeing allocates nothing
 
-  bool isSplit() const noexcept {
-    return previous != nullptr || next != nullptr;
-  }
+  bool isSplit() const noexcept { return previous != nullptr || next != nullptr; }
 };
 
 struct MemoryPool;
@@ -164,15 +164,11 @@ class BlockIndex {
   static void collectFreeSegments(const BlockPool& pool, bool large, std::vector<Block*>& result);
 
   // First blocks of all segments, by address.
-  const std::map<uintptr_t, Block*>& segments() const noexcept {
-    return segments_;
-  }
+  const std::map<uintptr_t, Block*>& segments() const noexcept { return segments_; }
   // The block that contains the address, or nullptr.
   Block* find(const void* pointer) const;
   // Goes up with every search of a FreeSet; ages of free blocks are counted in it.
-  uint64_t clock() const noexcept {
-    return clock_;
-  }
+  uint64_t clock() const noexcept { return clock_; }
 
  private:
   struct SplitDelta {

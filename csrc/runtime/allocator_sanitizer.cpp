@@ -1,5 +1,5 @@
 // Filling and checking of free blocks.  See allocator_sanitizer.h.
-#include "csrc/runtime/allocator_sanitizer.h"
+#include "runtime/allocator_sanitizer.h"
 
 #include <c10/util/Exception.h>
 
@@ -19,7 +19,8 @@ class PoisonCheck final : public Task {
         size_(size) {}
 
   void run() override {
-    const auto* changed = std::find_if(bytes_, bytes_ + size_, [](unsigned char byte) { return byte != kPoison; });
+    const auto* changed =
+        std::find_if(bytes_, bytes_ + size_, [](unsigned char byte) { return byte != kPoison; });
     TORCH_CHECK(
         changed == bytes_ + size_,
         "simdev memory sanitizer: the free block of ",
@@ -31,9 +32,7 @@ class PoisonCheck final : public Task {
         ". Something used a tensor after it was freed, as a rule on another stream without "
         "Tensor.record_stream() or an event to wait for");
   }
-  const char* name() const noexcept override {
-    return "simdev::memory_sanitizer";
-  }
+  const char* name() const noexcept override { return "simdev::memory_sanitizer"; }
 
  private:
   void* pointer_;

@@ -4,7 +4,7 @@
 // tensor was used on a second stream without record_stream.  Does not live here: when blocks are free (device_memory.cpp).
 #pragma once
 
-#include "csrc/driver/driver.h"
+#include "driver/driver.h"
 
 namespace simdev {
 

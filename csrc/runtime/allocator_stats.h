@@ -26,9 +26,7 @@ class Metric {
       peakOfAll_ = all;
     }
   }
-  void decrease(bool large, int64_t amount) noexcept {
-    current_[large] -= amount;
-  }
+  void decrease(bool large, int64_t amount) noexcept { current_[large] -= amount; }
   void change(bool large, int64_t amount) noexcept {
     if (amount > 0) {
       increase(large, amount);
@@ -37,9 +35,7 @@ class Metric {
     }
   }
 
-  int64_t current() const noexcept {
-    return current_[0] + current_[1];
-  }
+  int64_t current() const noexcept { return current_[0] + current_[1]; }
 
   void resetPeak() noexcept {
     peak_ = current_;

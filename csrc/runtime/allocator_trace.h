@@ -4,7 +4,7 @@
 // (device_memory.cpp) and the snapshot's pickle format (csrc/bindings/memory.cpp).
 #pragma once
 
-#include "csrc/driver/driver.h"
+#include "driver/driver.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -26,8 +26,8 @@ enum class TraceAction : uint8_t {
   Oom,
 };
 // The names in the snapshot, in the order of the enumeration.
-inline constexpr const char* kTraceActionNames[] = {
-    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "snapshot", "oom"};
+inline constexpr const char* kTraceActionNames[] =
+    {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "snapshot", "oom"};
 
 struct TraceEntry {
   TraceAction action;

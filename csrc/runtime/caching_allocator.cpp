@@ -1,7 +1,7 @@
 // The allocator that PyTorch sees, and its registration.
-#include "csrc/runtime/caching_allocator.h"
+#include "runtime/caching_allocator.h"
 
-#include "csrc/runtime/env.h"
+#include "runtime/env.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/util/Exception.h>
@@ -103,7 +103,11 @@ bool CachingAllocator::is_simple_data_ptr(const c10::DataPtr& data) const {
 
 void CachingAllocator::copy_data(void* dest, const void* src, std::size_t count) const {
   const std::optional<PointerInfo> info = driver().pointerInfo(dest);
-  TORCH_CHECK(info.has_value() && info->kind == PointerInfo::Kind::Device, "copy_data: ", dest, " is not device memory");
+  TORCH_CHECK(
+      info.has_value() && info->kind == PointerInfo::Kind::Device,
+      "copy_data: ",
+      dest,
+      " is not device memory");
   driver().memcpyAsync(dest, src, count, MemcpyKind::DeviceToDevice, currentStreamHandle(info->device));
 }
 
@@ -178,7 +182,10 @@ double CachingAllocator::getMemoryFraction(c10::DeviceIndex device) {
   return checkedMemoryOf(device).memoryFraction();
 }
 
-void CachingAllocator::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id, StreamFilter filter) {
+void CachingAllocator::beginAllocateToPool(
+    c10::DeviceIndex device,
+    c10::MempoolId_t id,
+    StreamFilter filter) {
   checkedMemoryOf(device).beginAllocateToPool(id, std::move(filter));
 }
 
@@ -220,7 +227,8 @@ MemorySnapshot CachingAllocator::snapshot(std::optional<c10::MempoolId_t> pool, 
 std::shared_ptr<c10::GatheredContext> CachingAllocator::contextForPointer(const void* pointer) {
   std::shared_ptr<c10::GatheredContext> context;
   if (isInitialized()) {
-    forEachDevice([&](DeviceMemory& memory) { context = context != nullptr ? context : memory.contextOf(pointer); });
+    forEachDevice(
+        [&](DeviceMemory& memory) { context = context != nullptr ? context : memory.contextOf(pointer); });
   }
   return context;
 }

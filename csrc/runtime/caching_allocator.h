@@ -7,10 +7,10 @@
 // or without the GIL, which the allocator itself never takes (stack traces of the memory history do, outside its locks).
 #pragma once
 
-#include "csrc/runtime/allocator_trace.h"
-#include "csrc/runtime/device.h"
-#include "csrc/runtime/device_memory.h"
-#include "csrc/runtime/stream.h"
+#include "runtime/allocator_trace.h"
+#include "runtime/device.h"
+#include "runtime/device_memory.h"
+#include "runtime/stream.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -36,9 +36,7 @@ class CachingAllocator final : public c10::DeviceAllocator {
   c10::DataPtr allocate(size_t n) override;
   // The context of a DataPtr is the allocator's Block, not the pointer, so there is no raw interface of c10's kind (see
   // rawAllocate) ...
-  c10::DeleterFnPtr raw_deleter() const override {
-    return nullptr;
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   // ... but what allocate() returned is as simple as a DataPtr gets: copy-on-write may wrap it.
   bool is_simple_data_ptr(const c10::DataPtr& data) const override;
   void copy_data(void* dest, const void* src, std::size_t count) const override;

@@ -1,8 +1,8 @@
 // Allocation and free beyond the fast path, blocks that several streams use, private pools, statistics and history.
-#include "csrc/runtime/device_memory.h"
+#include "runtime/device_memory.h"
 
-#include "csrc/compat.h"
-#include "csrc/runtime/allocator_sanitizer.h"
+#include "compat.h"
+#include "runtime/allocator_sanitizer.h"
 
 #include <c10/util/Exception.h>
 
@@ -48,8 +48,7 @@ void SpinLock::lockContended() noexcept {
   }
 }
 
-DeviceMemory::DeviceMemory(c10::DeviceIndex device, bool sanitize)
-    : device_(device), sanitize_(sanitize) {
+DeviceMemory::DeviceMemory(c10::DeviceIndex device, bool sanitize) : device_(device), sanitize_(sanitize) {
   setSlow(kSanitizer, sanitize);
 }
 
@@ -159,8 +158,7 @@ void DeviceMemory::freeSlow(Block* block) noexcept {
     capturing = captures_ != nullptr;
   }
   if (uses.empty()) {
-    const bool poisoned =
-        sanitize_ && !capturing && poison(block->pointer, block->size, block->pool->stream);
+    const bool poisoned = sanitize_ && !capturing && poison(block->pointer, block->size, block->pool->stream);
     std::lock_guard<SpinLock> guard(lock_);
     block->poisoned = poisoned;
     traceBlock(TraceAction::FreeRequested, block, std::move(context));
@@ -292,8 +290,7 @@ void DeviceMemory::finishPendingFree(const PendingFree& pending) noexcept {
     }
     capturing = captures_ != nullptr;
   }
-  const bool poisoned =
-      sanitize_ && !capturing && poison(block->pointer, block->size, block->pool->stream);
+  const bool poisoned = sanitize_ && !capturing && poison(block->pointer, block->size, block->pool->stream);
   std::lock_guard<SpinLock> guard(lock_);
   block->poisoned = poisoned;
   completeFree(block);
@@ -352,7 +349,8 @@ void DeviceMemory::releasePool(c10::MempoolId_t id) {
   std::lock_guard<SpinLock> guard(lock_);
   const auto pool = privatePools_.find(id);
   TORCH_CHECK(
-      pool != privatePools_.end() && pool->second->useCount > 0, "releasePool: nobody holds this memory pool");
+      pool != privatePools_.end() && pool->second->useCount > 0,
+      "releasePool: nobody holds this memory pool");
   --pool->second->useCount;
 }
 
@@ -435,7 +433,8 @@ void DeviceMemory::resetPeakStats() {
 std::pair<size_t, size_t> DeviceMemory::usage() {
   std::lock_guard<SpinLock> guard(lock_);
   return {
-      static_cast<size_t>(stats_.allocatedBytes.current()), static_cast<size_t>(stats_.reservedBytes.current())};
+      static_cast<size_t>(stats_.allocatedBytes.current()),
+      static_cast<size_t>(stats_.reservedBytes.current())};
 }
 
 // --- History --------------------------------------------------------------------------------------------------
@@ -482,7 +481,9 @@ void DeviceMemory::trace(
 }
 
 void DeviceMemory::traceBlock(
-    TraceAction action, const Block* block, std::shared_ptr<c10::GatheredContext> context) {
+    TraceAction action,
+    const Block* block,
+    std::shared_ptr<c10::GatheredContext> context) {
   if (history_.enabled) {
     trace(
         action,
@@ -494,11 +495,20 @@ void DeviceMemory::traceBlock(
   }
 }
 
-void DeviceMemory::snapshot(MemorySnapshot& result, std::optional<c10::MempoolId_t> pool, bool includeTraces) {
+void DeviceMemory::snapshot(
+    MemorySnapshot& result,
+    std::optional<c10::MempoolId_t> pool,
+    bool includeTraces) {
   std::shared_ptr<c10::GatheredContext> context = gatherContext(HistorySettings::Context::All);
   std::lock_guard<SpinLock> guard(lock_);
   flushAll();
-  trace(TraceAction::Snapshot, 0, static_cast<size_t>(stats_.reservedBytes.current()), nullptr, kDefaultPool, context);
+  trace(
+      TraceAction::Snapshot,
+      0,
+      static_cast<size_t>(stats_.reservedBytes.current()),
+      nullptr,
+      kDefaultPool,
+      context);
   for (const auto& [address, first] : index_.segments()) {
     if (pool.has_value() && first->pool->owner->id != *pool) {
       continue;
@@ -533,8 +543,9 @@ void DeviceMemory::snapshot(MemorySnapshot& result, std::optional<c10::MempoolId
 std::shared_ptr<c10::GatheredContext> DeviceMemory::contextOf(const void* pointer) {
   std::lock_guard<SpinLock> guard(lock_);
   const Block* block = index_.find(pointer);
-  return block != nullptr && block->pointer == pointer && block->state == BlockState::Allocated ? block->context
-                                                                                                : nullptr;
+  return block != nullptr && block->pointer == pointer && block->state == BlockState::Allocated
+             ? block->context
+             : nullptr;
 }
 
 } // namespace simdev

@@ -9,8 +9,8 @@
 // growthMutex_, eventMutex_, lock_.
 #pragma once
 
-#include "csrc/runtime/allocator_pool.h"
-#include "csrc/runtime/allocator_trace.h"
+#include "runtime/allocator_pool.h"
+#include "runtime/allocator_trace.h"
 
 #include <atomic>
 #include <deque>
@@ -34,9 +34,7 @@ class SpinLock {
       lockContended();
     }
   }
-  void unlock() noexcept {
-    held_.store(false, std::memory_order_release);
-  }
+  void unlock() noexcept { held_.store(false, std::memory_order_release); }
 
  private:
   void lockContended() noexcept;
@@ -47,9 +45,7 @@ class DeviceMemory {
  public:
   DeviceMemory(c10::DeviceIndex device, bool sanitize);
 
-  c10::DeviceIndex device() const noexcept {
-    return device_;
-  }
+  c10::DeviceIndex device() const noexcept { return device_; }
 
   // Memory for work on `stream`.  Throws c10::OutOfMemoryError.  bytes > 0.
   Block* allocate(size_t bytes, StreamHandle stream) {

@@ -1,6 +1,6 @@
 // Getting memory from the driver and giving it back: segments, garbage collection, flush and retry, out of memory.
-#include "csrc/runtime/allocator_sanitizer.h"
-#include "csrc/runtime/device_memory.h"
+#include "runtime/allocator_sanitizer.h"
+#include "runtime/device_memory.h"
 
 #include <c10/util/Exception.h>
 
@@ -253,8 +253,9 @@ void DeviceMemory::releaseCached(c10::MempoolId_t id) {
     for (Block* block : segments) {
       detachSegment(block, detached);
     }
-    std::erase_if(
-        privatePools_, [](const auto& pool) { return pool.second->useCount == 0 && pool.second->segments == 0; });
+    std::erase_if(privatePools_, [](const auto& pool) {
+      return pool.second->useCount == 0 && pool.second->segments == 0;
+    });
   }
   returnToDriver(detached);
 }
@@ -302,13 +303,17 @@ void DeviceMemory::throwOutOfMemory(const Request& request) {
     reserved = stats_.reservedBytes.current();
     reservable = reservable_;
     for (const auto& [address, first] : index_.segments()) {
-      for (const Block* block = first; block != nullptr && first->pool->owner != &defaultPool_; block = block->next) {
+      for (const Block* block = first; block != nullptr && first->pool->owner != &defaultPool_;
+           block = block->next) {
         allocatedPrivately += block->state == BlockState::Allocated ? static_cast<int64_t>(block->size) : 0;
       }
     }
   }
   c10::reportOutOfMemoryToProfiler(
-      static_cast<int64_t>(request.size), allocated, reserved, c10::Device(c10::DeviceType::PrivateUse1, device_));
+      static_cast<int64_t>(request.size),
+      allocated,
+      reserved,
+      c10::Device(c10::DeviceType::PrivateUse1, device_));
   std::vector<OutOfMemoryObserver> observing;
   {
     std::lock_guard<std::mutex> lock(observersMutex);
@@ -342,7 +347,8 @@ void DeviceMemory::throwOutOfMemory(const Request& request) {
       "and ",
       format_size(reserved - allocated),
       " is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-      "SIMDEV_ALLOC_CONF=max_split_size_mb:<size> to avoid fragmentation. The capacity of a simulated device is set by "
+      "SIMDEV_ALLOC_CONF=max_split_size_mb:<size> to avoid fragmentation. The capacity of a simulated device "
+      "is set by "
       "SIMDEV_MEMORY_LIMIT.");
 }
 
