@@ -1,0 +1,310 @@
+// Batch, layer and group normalisation, forward and backward.
+//
+// The generic tier would serve them too.  Here their outputs' shapes are worked out in C++, because the operators' Meta
+// kernels are Python and these dominate the first steps of training.  Shapes and dtypes are those of ATen's CPU
+// kernels; running statistics are updated by the kernel, in stream order.
+#include "csrc/aten/checks.h"
+#include "csrc/aten/factories.h"
+#include "csrc/aten/launch_into.h"
+
+#include <ATen/native/cpu/mixed_data_type.h>
+#include <ATen/native/layer_norm.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/native_batch_norm_backward.h>
+#include <ATen/ops/native_group_norm.h>
+#include <ATen/ops/native_group_norm_backward.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <c10/util/DimVector.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+namespace simdev {
+
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Mask = std::array<bool, 3>;
+
+ThreeTensors asTuple(std::array<at::Tensor, 3> tensors) {
+  return {std::move(tensors[0]), std::move(tensors[1]), std::move(tensors[2])};
+}
+
+std::array<at::Tensor, 3> asArray(ThreeTensors tensors) {
+  auto& [first, second, third] = tensors;
+  return {std::move(first), std::move(second), std::move(third)};
+}
+
+at::Tensor valueOr(const OptionalTensor& tensor) {
+  return tensor.value_or(at::Tensor());
+}
+
+// The dtype of statistics and of parameters' gradients: low-precision inputs may come with parameters in float.
+template <typename... Parameters>
+c10::ScalarType parameterType(const at::Tensor& input, const Parameters&... parameters) {
+  const bool mixed = at::native::is_mixed_type(input, valueOr(parameters)...);
+  if (mixed) {
+    at::native::check_mixed_data_type(input, valueOr(parameters)...);
+  }
+  return at::native::param_scalar_type(input, mixed);
+}
+
+// --- Batch normalisation ------------------------------------------------------------------------------------------
+
+bool isInMemoryFormat(const at::Tensor& tensor) {
+  return tensor.is_contiguous() || tensor.is_contiguous(c10::MemoryFormat::ChannelsLast) ||
+      tensor.is_contiguous(c10::MemoryFormat::ChannelsLast3d);
+}
+
+bool isContiguous(const OptionalTensor& tensor) {
+  return !tensor.has_value() || !tensor->defined() || tensor->is_contiguous();
+}
+
+ThreeTensors batchNorm(
+    const at::Tensor& input,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    const OptionalTensor& runningMean,
+    const OptionalTensor& runningVar,
+    bool training,
+    double momentum,
+    double eps) {
+  const c10::Device device = input.device();
+  checkSameDevice(device, {weight, bias, runningMean, runningVar});
+  const c10::ScalarType dtype = parameterType(input, weight, bias, runningMean, runningVar);
+  const bool contiguous = isInMemoryFormat(input) && isContiguous(weight) && isContiguous(bias) &&
+      isContiguous(runningMean) && isContiguous(runningVar);
+  const int64_t saved = training ? input.size(1) : 0;
+  std::array<at::Tensor, 3> outputs{
+      empty(
+          input.sizes(),
+          input.scalar_type(),
+          device,
+          contiguous ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous),
+      empty({saved}, dtype, device),
+      empty({saved}, dtype, device)};
+  launchInto(
+      device,
+      "aten::native_batch_norm",
+      outputs,
+      [input = backing(input),
+       weight = backing(weight),
+       bias = backing(bias),
+       runningMean = backing(runningMean),
+       runningVar = backing(runningVar),
+       training,
+       momentum,
+       eps] {
+        return asArray(
+            at::native_batch_norm(input, weight, bias, runningMean, runningVar, training, momentum, eps));
+      });
+  return asTuple(std::move(outputs));
+}
+
+ThreeTensors batchNormBackward(
+    const at::Tensor& gradOutput,
+    const at::Tensor& input,
+    const OptionalTensor& weight,
+    const OptionalTensor& runningMean,
+    const OptionalTensor& runningVar,
+    const OptionalTensor& savedMean,
+    const OptionalTensor& savedInvstd,
+    bool training,
+    double eps,
+    Mask mask) {
+  const c10::Device device = input.device();
+  checkSameDevice(device, {gradOutput, weight, runningMean, runningVar, savedMean, savedInvstd});
+  const c10::ScalarType dtype = parameterType(input, weight, runningMean, runningVar, savedMean, savedInvstd);
+  std::array<at::Tensor, 3> outputs;
+  if (mask[0]) {
+    outputs[0] = empty(input.sizes(), input.scalar_type(), device, input.suggest_memory_format());
+  }
+  for (const size_t i : {1, 2}) {
+    if (mask[i]) {
+      outputs[i] = empty({input.size(1)}, dtype, device);
+    }
+  }
+  launchInto(
+      device,
+      "aten::native_batch_norm_backward",
+      outputs,
+      [gradOutput = backing(gradOutput),
+       input = backing(input),
+       weight = backing(weight),
+       runningMean = backing(runningMean),
+       runningVar = backing(runningVar),
+       savedMean = backing(savedMean),
+       savedInvstd = backing(savedInvstd),
+       training,
+       eps,
+       mask] {
+        return asArray(at::native_batch_norm_backward(
+            gradOutput, input, weight, runningMean, runningVar, savedMean, savedInvstd, training, eps, mask));
+      });
+  return asTuple(std::move(outputs));
+}
+
+// --- Layer normalisation ------------------------------------------------------------------------------------------
+
+ThreeTensors layerNorm(
+    const at::Tensor& input,
+    c10::IntArrayRef normalizedShape,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    double eps) {
+  const c10::Device device = input.device();
+  checkSameDevice(device, {weight, bias});
+  at::native::_check_layer_norm_inputs(input, normalizedShape, valueOr(weight), valueOr(bias));
+  const c10::ScalarType dtype = parameterType(input, weight, bias);
+  // One mean for each position of the outer dimensions.
+  c10::DimVector statistics(input.sizes());
+  std::fill(statistics.end() - static_cast<ptrdiff_t>(normalizedShape.size()), statistics.end(), 1);
+  std::array<at::Tensor, 3> outputs{
+      empty(input.sizes(), input.scalar_type(), device),
+      empty(statistics, dtype, device),
+      empty(statistics, dtype, device)};
+  launchInto(
+      device,
+      "aten::native_layer_norm",
+      outputs,
+      [input = backing(input),
+       shape = c10::DimVector(normalizedShape),
+       weight = backing(weight),
+       bias = backing(bias),
+       eps] { return asArray(at::native_layer_norm(input, shape, weight, bias, eps)); });
+  return asTuple(std::move(outputs));
+}
+
+ThreeTensors layerNormBackward(
+    const at::Tensor& gradOutput,
+    const at::Tensor& input,
+    c10::IntArrayRef normalizedShape,
+    const at::Tensor& mean,
+    const at::Tensor& rstd,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    Mask mask) {
+  const c10::Device device = input.device();
+  checkSameDevice(device, {gradOutput, mean, rstd, weight, bias});
+  const c10::ScalarType dtype = parameterType(input, weight, bias);
+  std::array<at::Tensor, 3> outputs;
+  if (mask[0]) {
+    outputs[0] = empty(input.sizes(), input.scalar_type(), device);
+  }
+  for (const size_t i : {1, 2}) {
+    if (mask[i]) {
+      outputs[i] = empty(normalizedShape, dtype, device);
+    }
+  }
+  launchInto(
+      device,
+      "aten::native_layer_norm_backward",
+      outputs,
+      [gradOutput = backing(gradOutput),
+       input = backing(input),
+       shape = c10::DimVector(normalizedShape),
+       mean = backing(mean),
+       rstd = backing(rstd),
+       weight = backing(weight),
+       bias = backing(bias),
+       mask] {
+        return asArray(
+            at::native_layer_norm_backward(gradOutput, input, shape, mean, rstd, weight, bias, mask));
+      });
+  return asTuple(std::move(outputs));
+}
+
+// --- Group normalisation ------------------------------------------------------------------------------------------
+
+ThreeTensors groupNorm(
+    const at::Tensor& input,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    int64_t batch,
+    int64_t channels,
+    int64_t spatial,
+    int64_t groups,
+    double eps) {
+  const c10::Device device = input.device();
+  checkSameDevice(device, {weight, bias});
+  const c10::ScalarType dtype = parameterType(input, weight, bias);
+  std::array<at::Tensor, 3> outputs{
+      empty(input.sizes(), input.scalar_type(), device, input.suggest_memory_format()),
+      empty({batch, groups}, dtype, device),
+      empty({batch, groups}, dtype, device)};
+  launchInto(
+      device,
+      "aten::native_group_norm",
+      outputs,
+      [input = backing(input),
+       weight = backing(weight),
+       bias = backing(bias),
+       batch,
+       channels,
+       spatial,
+       groups,
+       eps] {
+        return asArray(at::native_group_norm(input, weight, bias, batch, channels, spatial, groups, eps));
+      });
+  return asTuple(std::move(outputs));
+}
+
+ThreeTensors groupNormBackward(
+    const at::Tensor& gradOutput,
+    const at::Tensor& input,
+    const at::Tensor& mean,
+    const at::Tensor& rstd,
+    const OptionalTensor& weight,
+    int64_t batch,
+    int64_t channels,
+    int64_t spatial,
+    int64_t groups,
+    Mask mask) {
+  const c10::Device device = input.device();
+  checkSameDevice(device, {gradOutput, mean, rstd, weight});
+  const c10::ScalarType dtype = parameterType(input, weight);
+  std::array<at::Tensor, 3> outputs;
+  if (mask[0]) {
+    outputs[0] = empty(input.sizes(), input.scalar_type(), device, input.suggest_memory_format());
+  }
+  for (const size_t i : {1, 2}) {
+    if (mask[i]) {
+      outputs[i] = empty({channels}, dtype, device);
+    }
+  }
+  launchInto(
+      device,
+      "aten::native_group_norm_backward",
+      outputs,
+      [gradOutput = backing(gradOutput),
+       input = backing(input),
+       mean = backing(mean),
+       rstd = backing(rstd),
+       weight = backing(weight),
+       batch,
+       channels,
+       spatial,
+       groups,
+       mask] {
+        return asArray(at::native_group_norm_backward(
+            gradOutput, input, mean, rstd, weight, batch, channels, spatial, groups, mask));
+      });
+  return asTuple(std::move(outputs));
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_batch_norm", TORCH_FN(batchNorm));
+  m.impl("native_batch_norm_backward", TORCH_FN(batchNormBackward));
+  m.impl("native_layer_norm", TORCH_FN(layerNorm));
+  m.impl("native_layer_norm_backward", TORCH_FN(layerNormBackward));
+  m.impl("native_group_norm", TORCH_FN(groupNorm));
+  m.impl("native_group_norm_backward", TORCH_FN(groupNormBackward));
+}
+
+} // namespace simdev
