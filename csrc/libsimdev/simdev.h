@@ -327,8 +327,9 @@ static inline void* simLocalPointer(const simKernelContext* context, const void*
 }
 /* Translates memory of the device and of peers it has access to; null for everything else.  Starts nothing. */
 SIM_API void* simTranslatePointer(int device, const void* devicePointer);
-/* The constant behind simLocalPointer. */
+/* The constant behind simLocalPointer, and the address space that the device's pointers lie in. */
 SIM_API simError_t simDeviceGetMemoryOffset(ptrdiff_t* offset, int device);
+SIM_API simError_t simDeviceGetMemoryWindow(void** base, size_t* bytes, int device);
 
 /* In device code: reports that the running kernel, task or host function has failed.  The message is copied, the first
  * one of a launch counts.  Does not stop the caller: return after it.  Ignored elsewhere. */
