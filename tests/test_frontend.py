@@ -14,7 +14,7 @@ from torch import nn
 
 import torch_simdev as simdev
 
-# --- Names ----------------------------------------------------------------------------------------------------
+# --- Names --------------------------------------------------------------------------------------------------
 
 # What torch.cuda has and simdev must have with the same parameters.
 SAME_SIGNATURE = """
@@ -97,7 +97,7 @@ def test_supported_amp_dtypes():
     assert simdev.is_bf16_supported()
 
 
-# --- Loading --------------------------------------------------------------------------------------------------
+# --- Loading ------------------------------------------------------------------------------------------------
 
 
 def test_importing_again_after_removal_from_sys_modules(run_python):
@@ -149,7 +149,7 @@ def test_import_adds_little_time():
     assert import_seconds("1") - import_seconds("0") < 0.25  # 0.06 on an idle machine; this one may be busy
 
 
-# --- Generated methods ----------------------------------------------------------------------------------------
+# --- Generated methods --------------------------------------------------------------------------------------
 
 
 def test_tensor_methods(dev):
@@ -178,7 +178,7 @@ def test_module_storage_and_packed_sequence_methods(dev):
     assert torch.UntypedStorage(4, device=dev).device == dev
 
 
-# --- Default devices ------------------------------------------------------------------------------------------
+# --- Default devices ----------------------------------------------------------------------------------------
 
 
 def test_device_contexts(dev):
@@ -210,7 +210,7 @@ def test_devices_print_and_compare():
     assert torch.ones(1, device="simdev").type() == "torch.simdev.FloatTensor"
 
 
-# --- module.to() ----------------------------------------------------------------------------------------------
+# --- module.to() --------------------------------------------------------------------------------------------
 # PyTorch's own answer to `parameter.data = tensor of another device` excludes out-of-tree devices; then Module.to()
 # makes new parameters and unties weights.  runtime/set_data.cpp overrides the answer.
 
@@ -351,7 +351,7 @@ def test_swapping_and_overwriting_parameters_still_work(dev):
             getattr(torch.__future__, flag)(False)
 
 
-# --- Fallbacks ------------------------------------------------------------------------------------------------
+# --- Fallbacks ----------------------------------------------------------------------------------------------
 
 
 def test_fallback_policies_nest_and_are_checked():
