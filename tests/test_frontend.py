@@ -1,9 +1,10 @@
-"""The Python frontend: torch.cuda's names and signatures, generated methods, default devices, and module.to()."""
+"""The Python frontend: torch.cuda's names and signatures, generated methods, default devices, module.to()."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import os
 import subprocess
 import sys
 import weakref
@@ -19,14 +20,15 @@ import torch_simdev as simdev
 # What torch.cuda has and simdev must have with the same parameters.
 SAME_SIGNATURE = """
 _exchange_device _get_device_index _get_rng_state_offset _is_in_bad_fork _lazy_call _lazy_init
-_maybe_exchange_device _set_rng_state_offset _set_stream_by_id can_device_access_peer current_device current_stream
-default_stream device device_count device_of get_device_capability get_device_name get_device_properties
-get_rng_state get_rng_state_all get_stream_from_external init initial_seed is_available is_bf16_supported
-is_initialized manual_seed manual_seed_all seed seed_all set_device set_rng_state set_rng_state_all set_stream
-stream StreamContext synchronize Event.record Event.wait Event.query Event.elapsed_time Event.synchronize
+_maybe_exchange_device _set_rng_state_offset _set_stream_by_id can_device_access_peer current_device
+current_stream default_stream device device_count device_of get_device_capability get_device_name
+get_device_properties get_rng_state get_rng_state_all get_stream_from_external init initial_seed is_available
+is_bf16_supported is_initialized manual_seed manual_seed_all seed seed_all set_device set_rng_state
+set_rng_state_all set_stream stream StreamContext synchronize
+Event.record Event.wait Event.query Event.elapsed_time Event.synchronize
 Stream.wait_event Stream.wait_stream Stream.record_event Stream.query Stream.synchronize
-empty_cache max_memory_allocated max_memory_reserved mem_get_info memory_allocated memory_reserved memory_stats
-memory_summary reset_peak_memory_stats reset_accumulated_memory_stats
+empty_cache max_memory_allocated max_memory_reserved mem_get_info memory_allocated memory_reserved
+memory_stats memory_summary reset_peak_memory_stats reset_accumulated_memory_stats
 """.split()
 
 # What harnesses of device-agnostic tests look up.
@@ -131,17 +133,11 @@ def import_seconds(autoload: str) -> float:
     environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
     runs = [
         subprocess.run(
-            [sys.executable, "-c", code], env={**_environ(), **environment}, capture_output=True, check=True
+            [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, check=True
         )
         for _ in range(3)
     ]
     return min(float(run.stdout) for run in runs)
-
-
-def _environ():
-    import os
-
-    return os.environ
 
 
 def test_import_adds_little_time():
@@ -211,8 +207,8 @@ def test_devices_print_and_compare():
 
 
 # --- module.to() --------------------------------------------------------------------------------------------
-# PyTorch's own answer to `parameter.data = tensor of another device` excludes out-of-tree devices; then Module.to()
-# makes new parameters and unties weights.  runtime/set_data.cpp overrides the answer.
+# PyTorch's own answer to whether `parameter.data = tensor` may change the device excludes out-of-tree devices;
+# Module.to() then makes new parameters and unties weights.  csrc/runtime/set_data.cpp overrides the answer.
 
 
 class Tied(nn.Module):
@@ -229,9 +225,9 @@ class Tied(nn.Module):
 
 
 MOVES = {
-    "host to device": ("cpu", "simdev:0"),
-    "back": ("simdev:0", "cpu"),
-    "between": ("simdev:0", "simdev:1"),
+    "to device": ("cpu", "simdev:0"),
+    "to host": ("simdev:0", "cpu"),
+    "between devices": ("simdev:0", "simdev:1"),
 }
 
 

@@ -6,6 +6,7 @@ import collections
 import copy
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
@@ -193,13 +194,8 @@ def test_state_dicts_move_between_host_and_device(dev):
 
 def test_sharing_with_another_process_is_refused_clearly(dev):
     """In the parent, at pickling; not a crash, and no message about the host's shared memory."""
-    from multiprocessing.reduction import ForkingPickler
-
-    for obj in (
-        torch.ones(3, device=dev),
-        torch.nn.Linear(2, 2).to(dev),
-        torch.ones(1, device=dev).untyped_storage(),
-    ):
+    tensor = torch.ones(3, device=dev)
+    for obj in (tensor, torch.nn.Linear(2, 2).to(dev), tensor.untyped_storage()):
         with pytest.raises(NotImplementedError, match=r"simdev tensors cannot be shared.*tensor\.cpu\(\)"):
             ForkingPickler.dumps(obj)
     ForkingPickler.dumps(torch.ones(3))
