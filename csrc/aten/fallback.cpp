@@ -4,6 +4,7 @@
 #include "aten/backing.h"
 #include "aten/factories.h"
 #include "aten/launched.h"
+#include "aten/views.h"
 #include "driver/driver.h"
 #include "runtime/env.h"
 #include "runtime/stream.h"
@@ -77,6 +78,52 @@ c10::IValue toDevice(const c10::IValue& result, c10::Device device) {
   return result;
 }
 
+// Waits for the stream, runs the kernel in this thread over backing tensors, and puts its results on the device.
+void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::Stack* stack) {
+  const size_t count = plan.arguments.size();
+  const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
+  driver().synchronizeStream(currentStreamHandle(device.index()));
+
+  torch::jit::Stack kernelStack = kernelArguments(plan, arguments, device);
+  std::vector<std::pair<size_t, at::Tensor>> hostOuts;
+  {
+    KernelDispatchGuard guard;
+    for (size_t i = 0; i < count; ++i) {
+      if (plan.arguments[i].isOut && arguments[i].isTensor()) {
+        // The kernel may resize it, which memory of the device does not allow.
+        const at::Tensor& out = arguments[i].toTensor();
+        at::Tensor hostOut = at::empty_strided(out.sizes(), out.strides(), at::TensorOptions(out.scalar_type()));
+        hostOut.copy_(backing(out));
+        kernelStack[i] = hostOut;
+        hostOuts.emplace_back(i, hostOut);
+      }
+    }
+    plan.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &kernelStack);
+  }
+  for (const auto& [index, hostOut] : hostOuts) {
+    const at::Tensor& out = arguments[index].toTensor();
+    if (out.sizes() != hostOut.sizes()) {
+      resizeStrided(out, hostOut.sizes(), hostOut.strides());
+    }
+    KernelDispatchGuard guard;
+    backing(out).copy_(hostOut);
+  }
+  torch::jit::Stack results;
+  for (size_t i = 0; i < plan.returns.size(); ++i) {
+    const int alias = plan.returns[i].alias;
+    if (alias >= 0) {
+      results.push_back(arguments[static_cast<size_t>(alias)]);
+    } else {
+      KernelDispatchGuard guard;
+      results.push_back(toDevice(kernelStack[i], device));
+    }
+  }
+  torch::jit::drop(*stack, count);
+  for (c10::IValue& result : results) {
+    stack->push_back(std::move(result));
+  }
+}
+
 } // namespace
 
 FallbackPolicy exchangeFallbackPolicy(FallbackPolicy policy) {
@@ -97,55 +144,21 @@ void runFallback(const OperatorPlan& plan, c10::Device device, InferenceFailure 
   TORCH_CHECK_NOT_IMPLEMENTED(
       !plan.isView, plan.name, " returns a view, has no simdev kernel and cannot run on the host: the result would be a copy.");
   // Arguments that the shape function rejects are most likely wrong: then the kernel's own error comes first.
-  const bool rejected = why == InferenceFailure::Rejected;
-  if (!rejected) {
+  if (why == InferenceFailure::Rejected) {
+    runSynchronously(plan, device, stack);
     recordFallback(plan);
+  } else {
+    recordFallback(plan);
+    runSynchronously(plan, device, stack);
   }
-  const size_t count = plan.arguments.size();
-  const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
-  driver().synchronizeStream(currentStreamHandle(device.index()));
+}
 
-  torch::jit::Stack kernelStack = kernelArguments(plan, arguments, device);
-  torch::jit::Stack results;
-  std::vector<std::pair<size_t, at::Tensor>> hostOuts;
-  {
-    KernelDispatchGuard guard;
-    for (size_t i = 0; i < count; ++i) {
-      if (plan.arguments[i].isOut && arguments[i].isTensor()) {
-        // The kernel may resize it, which memory of the device does not allow.
-        const at::Tensor& out = arguments[i].toTensor();
-        at::Tensor hostOut = at::empty_strided(out.sizes(), out.strides(), at::TensorOptions(out.scalar_type()));
-        hostOut.copy_(backing(out));
-        kernelStack[i] = hostOut;
-        hostOuts.emplace_back(i, hostOut);
-      }
-    }
-    plan.op.callBoxedForDispatchKey(kernelDispatchKey(), kernelStack);
-  }
-  if (rejected) {
-    recordFallback(plan);
-  }
-  for (const auto& [index, hostOut] : hostOuts) {
-    const at::Tensor& out = arguments[index].toTensor();
-    if (out.sizes() != hostOut.sizes()) {
-      out.resize_(hostOut.sizes());
-    }
-    KernelDispatchGuard guard;
-    backing(out).copy_(hostOut);
-  }
-  for (size_t i = 0; i < plan.returns.size(); ++i) {
-    const int alias = plan.returns[i].alias;
-    if (alias >= 0) {
-      results.push_back(arguments[static_cast<size_t>(alias)]);
-    } else {
-      KernelDispatchGuard guard;
-      results.push_back(toDevice(kernelStack[i], device));
-    }
-  }
-  torch::jit::drop(*stack, count);
-  for (c10::IValue& result : results) {
-    stack->push_back(std::move(result));
-  }
+void runAndLearn(const OperatorPlan& plan, c10::Device device, torch::jit::Stack* stack) {
+  const size_t count = plan.arguments.size();
+  const torch::jit::Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  runSynchronously(plan, device, stack);
+  const size_t returned = plan.returns.size();
+  learn(plan, arguments, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - returned, returned));
 }
 
 void unregisteredOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

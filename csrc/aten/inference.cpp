@@ -175,6 +175,36 @@ TensorSpec specOf(const at::Tensor& tensor) {
   return spec;
 }
 
+std::shared_ptr<Inference> inferenceOf(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> results) {
+  auto inference = std::make_shared<Inference>();
+  for (size_t i = 0; i < plan.returns.size(); ++i) {
+    if (plan.returns[i].alias >= 0) {
+      continue;
+    }
+    auto& specs = inference->fresh.emplace_back();
+    if (plan.returns[i].isList) {
+      for (const at::Tensor& tensor : results[i].toTensorVector()) {
+        specs.push_back(specOf(tensor));
+      }
+    } else {
+      specs.push_back(specOf(results[i].isTensor() ? results[i].toTensor() : at::Tensor()));
+    }
+  }
+  return inference;
+}
+
+// False when the arguments do not make a key.
+bool makeKey(c10::ArrayRef<c10::IValue> arguments, InferenceCache::Key& key) {
+  key.clear();
+  KeyBuilder builder(key);
+  for (const c10::IValue& argument : arguments) {
+    if (!builder.add(argument)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Python Meta kernels must not meet the caller's torch function modes (set_default_device, ...).
 class TorchFunctionDisabledGuard {
  public:
@@ -199,22 +229,9 @@ std::shared_ptr<const Inference> runMeta(const OperatorPlan& plan, c10::ArrayRef
   {
     KernelDispatchGuard dispatch;
     TorchFunctionDisabledGuard function;
-    plan.op.callBoxedForDispatchKey(c10::DispatchKey::Meta, stack);
+    plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   }
-  auto inference = std::make_shared<Inference>();
-  for (size_t i = 0; i < plan.returns.size(); ++i) {
-    if (plan.returns[i].alias >= 0) {
-      continue;
-    }
-    auto& specs = inference->fresh.emplace_back();
-    if (plan.returns[i].isList) {
-      for (const at::Tensor& tensor : stack[i].toTensorVector()) {
-        specs.push_back(specOf(tensor));
-      }
-    } else {
-      specs.push_back(specOf(stack[i].isTensor() ? stack[i].toTensor() : at::Tensor()));
-    }
-  }
+  auto inference = inferenceOf(plan, stack);
   for (size_t i = 0; i < before.size(); ++i) {
     if (plan.arguments[i].isOut && before[i].isTensor()) {
       const at::Tensor& meta = before[i].toTensor();
@@ -259,17 +276,16 @@ std::shared_ptr<const Inference> infer(
     return nullptr;
   }
   thread_local InferenceCache::Key key;
-  key.clear();
-  KeyBuilder builder(key);
-  bool cacheable = true;
-  for (const c10::IValue& argument : arguments) {
-    cacheable = cacheable && builder.add(argument);
-  }
+  const bool cacheable = makeKey(arguments, key);
   if (cacheable) {
     if (auto known = plan.inferences->find(key)) {
       failure = InferenceFailure::None;
       return known;
     }
+  }
+  if (plan.learned) {
+    failure = InferenceFailure::NotLearned;
+    return nullptr;
   }
   InferenceCache::Key ownKey = key; // Meta kernels may come back here
   std::shared_ptr<const Inference> inference;
@@ -288,6 +304,13 @@ std::shared_ptr<const Inference> infer(
     plan.inferences->insert(std::move(ownKey), inference);
   }
   return inference;
+}
+
+void learn(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> results) {
+  InferenceCache::Key key;
+  if (makeKey(arguments, key)) {
+    plan.inferences->insert(std::move(key), inferenceOf(plan, results));
+  }
 }
 
 } // namespace simdev

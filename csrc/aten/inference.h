@@ -49,8 +49,12 @@ class InferenceCache {
 enum class InferenceFailure : uint8_t {
   None,
   NoMetaKernel, // or outputs whose shapes depend on data
+  NotLearned, // plan.learned, and no call with this signature has been made yet
   Rejected, // the Meta kernel threw: the kernel itself, run synchronously, has the last word and the better message
 };
+
+// Remembers what an operator with plan.learned returned for these arguments.
+void learn(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> results);
 
 // nullptr on failure.
 std::shared_ptr<const Inference> infer(

@@ -6,6 +6,7 @@
 #include "aten/fallback.h"
 #include "aten/inference.h"
 #include "aten/placement.h"
+#include "aten/views.h"
 #include "driver/driver.h"
 #include "runtime/stream.h"
 
@@ -30,11 +31,11 @@ class OperatorTask final : public Task {
     KernelDispatchGuard guard;
     torch::jit::Stack stack = arguments_; // a captured graph runs this again
     if (outputs_.empty()) {
-      plan_.op.callBoxedForDispatchKey(kernelDispatchKey(), stack);
+      plan_.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &stack);
       return;
     }
     OutputPlacement placement(outputs_);
-    plan_.op.callBoxedForDispatchKey(kernelDispatchKey(), stack);
+    plan_.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &stack);
     std::vector<at::Tensor> results;
     results.reserve(outputs_.size());
     freshTensors(plan_, stack, results);
@@ -65,11 +66,7 @@ c10::IValue allocateReturn(const OperatorPlan::Return& entry, const std::vector<
 
 void resizeOutArguments(const Inference& inference, c10::ArrayRef<c10::IValue> arguments) {
   for (const auto& [index, spec] : inference.resized) {
-    const at::Tensor& out = arguments[index].toTensor();
-    out.resize_(spec.sizes);
-    if (out.strides() != c10::IntArrayRef(spec.strides)) {
-      out.as_strided_(spec.sizes, spec.strides);
-    }
+    resizeStrided(arguments[index].toTensor(), spec.sizes, spec.strides);
   }
 }
 
@@ -89,6 +86,10 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
     InferenceFailure failure = InferenceFailure::NoMetaKernel;
     if (!plan.hostOnly && plan.returnsOnlyTensors) {
       inference = infer(plan, arguments, failure);
+    }
+    if (failure == InferenceFailure::NotLearned) {
+      runAndLearn(plan, device, stack);
+      return;
     }
     // Without a Meta kernel an in-place operator can still be launched: its outputs are its arguments.
     const bool launchable = inference != nullptr ||

@@ -6,11 +6,38 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
+#include <atomic>
+#include <cstdint>
+
 namespace simdev {
 
 namespace {
 
 thread_local OutputPlacement* currentPlacement = nullptr;
+
+// All memory ever placed lies in here: the devices' backing memory is one reserved range of addresses, in which no
+// other allocator works.  It is how a bare pointer is known not to be the host allocator's.
+std::atomic<uintptr_t> placedBegin{UINTPTR_MAX};
+std::atomic<uintptr_t> placedEnd{0};
+
+void extendPlacedRange(uintptr_t pointer) {
+  uintptr_t begin = placedBegin.load(std::memory_order_relaxed);
+  while (pointer < begin && !placedBegin.compare_exchange_weak(begin, pointer)) {
+  }
+  uintptr_t end = placedEnd.load(std::memory_order_relaxed);
+  while (pointer >= end && !placedEnd.compare_exchange_weak(end, pointer + 1)) {
+  }
+}
+
+c10::DeleterFnPtr hostDeleter = nullptr;
+
+// oneDNN frees its scratch memory by bare pointer, so one deleter must serve both kinds.
+void release(void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  if (address < placedBegin.load(std::memory_order_relaxed) || address >= placedEnd.load(std::memory_order_relaxed)) {
+    hostDeleter(pointer);
+  } // else not owned: stream order keeps it alive
+}
 
 class PlacementAllocator final : public c10::Allocator {
  public:
@@ -19,14 +46,14 @@ class PlacementAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (C10_UNLIKELY(currentPlacement != nullptr) && bytes != 0) {
       if (void* pointer = currentPlacement->take(bytes)) {
-        return {pointer, c10::Device(c10::DeviceType::CPU)}; // not owned: stream order keeps it alive
+        extendPlacedRange(reinterpret_cast<uintptr_t>(pointer));
+        return {pointer, pointer, &release, c10::Device(c10::DeviceType::CPU)};
       }
     }
     return host_->allocate(bytes);
   }
-  // Raw allocations own their pointer, which a placed one does not: nullptr makes them refuse to be placed.
   c10::DeleterFnPtr raw_deleter() const override {
-    return currentPlacement == nullptr ? host_->raw_deleter() : nullptr;
+    return &release;
   }
   void copy_data(void* dest, const void* src, std::size_t count) const override {
     host_->copy_data(dest, src, count);
@@ -104,7 +131,9 @@ void OutputPlacement::finish(at::TensorList results) {
 }
 
 void installPlacementAllocator() {
-  static PlacementAllocator allocator(c10::GetCPUAllocator());
+  c10::Allocator* host = c10::GetCPUAllocator();
+  hostDeleter = host->raw_deleter();
+  static PlacementAllocator allocator(host);
   c10::SetCPUAllocator(&allocator);
 }
 

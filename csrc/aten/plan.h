@@ -42,6 +42,8 @@ struct OperatorPlan {
   bool hasOutArguments = false;
   bool hostOnly = false; // see the rules in registration.cpp
   bool takesHostTensors = false; // CPU tensors of any size are legal beside device ones and are moved over
+  // The Meta kernel describes another device's kernel: the first call of a signature waits and tells what to expect.
+  bool learned = false;
   // Set when the Meta kernel turned out to be missing: ask no more.
   mutable std::atomic<bool> uninferable{false};
   std::unique_ptr<InferenceCache> inferences;

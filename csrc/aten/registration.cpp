@@ -45,6 +45,20 @@ constexpr std::string_view kTakesHostTensors[] = {
     "aten::_unsafe_index_put",
 };
 
+// Their Meta kernels tell CUDA's output shapes or strides, which differ from those of the CPU's kernels.
+constexpr std::string_view kLearned[] = {
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",
+    "aten::_fft_r2c",
+    "aten::_fft_c2r",
+    "aten::_fft_c2c",
+    "aten::max_unpool2d",
+    "aten::nonzero_static",
+    "aten::native_batch_norm",
+    "aten::_native_batch_norm_legit",
+    "aten::_native_batch_norm_legit_no_training",
+};
+
 template <size_t N>
 bool contains(const std::string_view (&names)[N], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -60,6 +74,7 @@ bool isHostOnly(std::string_view name) {
 std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
   auto plan = std::make_shared<OperatorPlan>(op);
   plan->hostOnly = isHostOnly(op.operator_name().name);
+  plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
   plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
   return plan;
 }

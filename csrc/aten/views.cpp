@@ -2,6 +2,8 @@
 // except that growing a storage moves its bytes.
 //
 // ATen's view functions work for any tensor with a storage; those not listed here are compositions of these.
+#include "aten/views.h"
+
 #include "runtime/caching_allocator.h"
 #include "runtime/device.h"
 
@@ -73,6 +75,11 @@ at::Tensor& setEmpty(at::Tensor& self) {
 }
 
 } // namespace
+
+void resizeStrided(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  c10::DeviceGuard guard(tensor.device());
+  resizeTo(tensor.unsafeGetTensorImpl(), sizes, strides);
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));

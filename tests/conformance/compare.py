@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch_simdev  # noqa: F401 - where the entry point is not installed
 from torch.utils._pytree import tree_flatten, tree_map
 
 DEVICE = "simdev"
@@ -43,16 +44,13 @@ def move(tree: Any, device: str = DEVICE) -> Any:
     def one(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return to_device(leaf, device)
-        if isinstance(leaf, torch.device) and leaf.type == "cpu":
+        if leaf == "cpu" or leaf == torch.device("cpu"):
             return torch.device(device)
         if isinstance(leaf, torch.Generator):
             return torch.Generator(device).manual_seed(leaf.initial_seed())
         return leaf
 
-    moved = tree_map(one, tree)
-    if isinstance(moved, dict) and moved.get("device") == "cpu":
-        moved["device"] = device
-    return moved
+    return tree_map(one, tree)
 
 
 def copy_inputs(tree: Any) -> Any:
