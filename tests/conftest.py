@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 os.environ.setdefault("SIMDEV_DEVICE_COUNT", "2")  # before PyTorch is imported
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -23,18 +24,20 @@ def dev() -> torch.device:
 
 
 @pytest.fixture
-def run_python() -> RunPython:
+def run_python(tmp_path: Path) -> RunPython:
     """Runs code in a new interpreter: run_python(code, check=True, timeout=60, **environment).
 
-    With check a non-zero exit fails the test and shows what the process printed. A variable given as None is
-    removed from the environment.
+    It runs in an empty folder, so it finds torch_simdev as a user does. With check, a non-zero exit fails the test
+    and shows what the process printed. A variable given as None is removed from the environment.
     """
 
     def run(code: str, check: bool = True, timeout: float = 60, **environment: str | None):
         changed = {**os.environ, **environment}
         merged = {name: value for name, value in changed.items() if value is not None}
         command = [sys.executable, "-c", code]
-        result = subprocess.run(command, env=merged, capture_output=True, text=True, timeout=timeout)
+        result = subprocess.run(
+            command, env=merged, cwd=tmp_path, capture_output=True, text=True, timeout=timeout
+        )
         if check and result.returncode:
             pytest.fail(f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}", pytrace=False)
         return result
