@@ -19,6 +19,7 @@
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/ops/_sample_dirichlet.h>
 #include <ATen/ops/binomial.h>
+#include <ATen/ops/multinomial.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -357,39 +358,85 @@ at::Tensor& bernoulliOut(const at::Tensor& self, OptionalGenerator generator, at
   return templates::bernoulli_out_impl<BernoulliKernel, GeneratorImpl>(out, self, std::move(generator));
 }
 
-// --- Operators for which the generic tier finds no shape function -------------------------------------------------
+// --- Operators that ATen's kernels sample but the generic tier cannot launch as they are ---------------------------
 
-// `run` computes a result that is like `like`, from backing tensors and a generator.
+// Launches `run`, which samples with the generator that it is given and returns what `output` is to hold.
 template <typename Function>
-at::Tensor launchSampling(const char* name, const at::Tensor& like, const OptionalGenerator& generator, Function run) {
-  const c10::Device device = like.device();
-  at::Tensor output = empty(like.sizes(), like.scalar_type(), device);
+void launchSampling(const char* name, const at::Tensor& output, const OptionalGenerator& generator, Function run) {
   launchInto(
-      device,
+      output.device(),
       name,
       output,
       [run = std::move(run),
-       kernelGenerator = kernelGenerator(generator, device, static_cast<uint64_t>(like.numel()))] {
+       kernelGenerator = kernelGenerator(generator, output.device(), static_cast<uint64_t>(output.numel()))] {
         return run(kernelGenerator);
       });
-  return output;
 }
 
+// The next two have no Meta kernel.
 at::Tensor binomial(const at::Tensor& count, const at::Tensor& probability, OptionalGenerator generator) {
-  return launchSampling(
+  checkSameDevice(count.device(), {probability});
+  at::Tensor output = empty(count.sizes(), count.scalar_type(), count.device());
+  launchSampling(
       "aten::binomial",
-      count,
+      output,
       generator,
       [count = backing(count), probability = backing(probability)](const at::Generator& kernelGenerator) {
         return at::binomial(count, probability, kernelGenerator);
       });
+  return output;
 }
 
 at::Tensor sampleDirichlet(const at::Tensor& alpha, OptionalGenerator generator) {
-  return launchSampling(
-      "aten::_sample_dirichlet", alpha, generator, [alpha = backing(alpha)](const at::Generator& kernelGenerator) {
+  at::Tensor output = empty(alpha.sizes(), alpha.scalar_type(), alpha.device());
+  launchSampling(
+      "aten::_sample_dirichlet", output, generator, [alpha = backing(alpha)](const at::Generator& kernelGenerator) {
         return at::_sample_dirichlet(alpha, kernelGenerator);
       });
+  return output;
+}
+
+// The Meta kernel of multinomial lets bad arguments pass, which the caller must hear of at once.
+at::Tensor& multinomialOut(
+    const at::Tensor& self,
+    int64_t samples,
+    bool replacement,
+    OptionalGenerator generator,
+    at::Tensor& out) {
+  constexpr int64_t kMaxCategories = int64_t{1} << 24;
+  TORCH_CHECK(out.device() == self.device(), "multinomial arguments must have the same device");
+  TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(
+      c10::isFloatingType(self.scalar_type()),
+      "multinomial only supports floating-point dtypes for input, got: ",
+      self.scalar_type());
+  TORCH_CHECK(
+      out.scalar_type() == c10::ScalarType::Long, "multinomial expects Long tensor out, got: ", out.scalar_type());
+  TORCH_CHECK(samples > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(
+      replacement || samples <= self.size(-1),
+      "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  TORCH_CHECK(self.size(-1) <= kMaxCategories, "number of categories cannot exceed 2^24");
+  if (self.dim() == 1) {
+    out.resize_({samples});
+  } else {
+    out.resize_({self.size(0), samples});
+  }
+  if (out.numel() != 0) {
+    launchSampling(
+        "aten::multinomial",
+        out,
+        generator,
+        [self = backing(self), samples, replacement](const at::Generator& kernelGenerator) {
+          return at::multinomial(self, samples, replacement, kernelGenerator);
+        });
+  }
+  return out;
+}
+
+at::Tensor multinomial(const at::Tensor& self, int64_t samples, bool replacement, OptionalGenerator generator) {
+  at::Tensor out = empty({0}, c10::ScalarType::Long, self.device());
+  return multinomialOut(self, samples, replacement, std::move(generator), out);
 }
 
 } // namespace
@@ -415,6 +462,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("bernoulli.out", TORCH_FN(bernoulliOut));
   m.impl("binomial", TORCH_FN(binomial));
   m.impl("_sample_dirichlet", TORCH_FN(sampleDirichlet));
+  m.impl("multinomial", TORCH_FN(multinomial));
+  m.impl("multinomial.out", TORCH_FN(multinomialOut));
 }
 
 } // namespace simdev
