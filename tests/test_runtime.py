@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -207,87 +209,115 @@ assert not _C._is_device_used(0) and _C._is_device_used(1) and not _C._is_device
 FORK = """
 import os, signal, sys, torch
 simdev = torch.simdev
-{before}
-pid = os.fork()
-if pid == 0:
-    signal.alarm(30)
-    try:
-        {child}
-    except BaseException as error:
-        print(type(error).__name__, error, flush=True)
-        os._exit(3)
-    os._exit(0)
-_, status = os.waitpid(pid, 0)
-{after}
-sys.exit(os.waitstatus_to_exitcode(status))
+def fork(work):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # a hang ends the child
+        try:
+            work()
+        except BaseException as error:
+            print(type(error).__name__, error, sep=": ", flush=True)
+            os._exit(3)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 """
 
 
 def test_fork_before_initialisation_works(run_python):
-    run_python(
-        FORK.format(
-            before="assert simdev.device_count() == 2",
-            child="assert torch.ones(3, device='simdev').sum().item() == 3",
-            after="assert torch.ones(4, device='simdev').sum().item() == 4",
-        )
+    run_python(f"""{FORK}
+assert simdev.device_count() == 2
+
+def work():
+    assert torch.ones(3, device="simdev").sum().item() == 3
+
+assert fork(work) == fork(work) == 0
+assert torch.ones(4, device="simdev").sum().item() == 4
+""")
+
+
+USES_AFTER_FORK = """
+init factory operator to_host to_device new_stream old_stream record synchronize pin accelerator in_a_thread
+""".split()
+
+
+@pytest.fixture(scope="module")
+def forked() -> dict[str, tuple[int, str]]:
+    """Exit status and output of each way to use the device in a child of a process that has used it."""
+    code = f"""{FORK}
+import threading
+x = torch.ones(3, device="simdev")
+stream, event = simdev.Stream(), simdev.Event()
+event.record(stream)
+
+def in_a_thread():
+    caught = []
+    def work():
+        try:
+            torch.ones(1, device="simdev").item()
+        except RuntimeError as error:
+            caught.append(error)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    raise caught[0]
+
+uses = dict(
+    init=simdev.init,
+    factory=lambda: torch.empty(1, device="simdev"),
+    operator=lambda: x + x,
+    to_host=lambda: x.cpu(),
+    to_device=lambda: torch.ones(1).to("simdev"),
+    new_stream=simdev.Stream,
+    old_stream=stream.synchronize,
+    record=event.record,
+    synchronize=simdev.synchronize,
+    pin=lambda: torch.ones(1).pin_memory(),
+    accelerator=torch.accelerator.synchronize,
+    in_a_thread=in_a_thread,
+)
+for name, use in uses.items():
+    print("#", name, flush=True)
+    print(fork(use), flush=True)
+assert x.sum().item() == 3
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
     )
-
-
-USES_AFTER_FORK = {
-    "init": "simdev.init()",
-    "factory": "torch.empty(1, device='simdev')",
-    "operator": "x + x",
-    "copy to host": "x.cpu()",
-    "copy to device": "torch.ones(1).to('simdev')",
-    "new stream": "simdev.Stream()",
-    "old stream": "stream.synchronize()",
-    "record": "event.record()",
-    "synchronize": "simdev.synchronize()",
-    "pin": "torch.ones(1).pin_memory()",
-    "accelerator": "torch.accelerator.synchronize()",
-    "a new thread": """
-        import threading
-        caught = []
-        def work():
-            try: torch.ones(1, device='simdev').item()
-            except RuntimeError as error: caught.append(error)
-        thread = threading.Thread(target=work); thread.start(); thread.join()
-        raise caught[0]""",
-}
+    results = {}
+    for part in run.stdout.split("# ")[1:]:
+        name, *output, status = part.strip().splitlines()
+        results[name] = (int(status), "\n".join(output))
+    return results
 
 
 @pytest.mark.parametrize("use", USES_AFTER_FORK)
-def test_use_after_fork_says_so_and_never_hangs(run_python, use):
-    result = run_python(
-        FORK.format(
-            before="x = torch.ones(3, device='simdev'); stream = simdev.Stream(); event = simdev.Event()\n"
-            "event.record(stream)",
-            child=USES_AFTER_FORK[use],
-            after="assert x.sum().item() == 3",
-        ),
-        check=False,
-    )
-    assert result.returncode == 3, result
-    assert FORKED in result.stdout
-    assert "'spawn' start method" in result.stdout
+def test_use_after_fork_says_so_and_never_hangs(forked, use):
+    status, output = forked[use]
+    assert status == 3, output
+    assert output.startswith("RuntimeError: " + FORKED)
+    assert "'spawn' start method" in output
 
 
 def test_a_forked_child_may_count_seed_and_free(run_python):
-    run_python(
-        FORK.format(
-            before="x = torch.ones(3, device='simdev'); y = torch.ones(3, device='simdev')\n"
-            "stream = simdev.Stream(); y.record_stream(stream)\n"
-            "event = simdev.Event(); event.record(stream)",
-            child="""
-        assert simdev._is_in_bad_fork() and not simdev.is_initialized()
-        assert simdev.device_count() == 2 and simdev.is_available()
-        torch.manual_seed(3)
-        del x, y, event, stream
-        import gc; gc.collect()
-        w = torch.ones(2, requires_grad=True); (w * 2).sum().backward(); assert w.grad.sum() == 4""",
-            after="assert not simdev._is_in_bad_fork() and x.sum().item() == 3",
-        )
-    )
+    run_python(f"""{FORK}
+x, y = torch.ones(3, device="simdev"), torch.ones(3, device="simdev")
+stream, event = simdev.Stream(), simdev.Event()
+y.record_stream(stream)
+event.record(stream)
+
+def work():
+    global x, y, event, stream
+    assert simdev._is_in_bad_fork() and not simdev.is_initialized()
+    assert simdev.device_count() == 2 and simdev.is_available()
+    torch.manual_seed(3)
+    del x, y, event, stream
+    weight = torch.ones(2, requires_grad=True)
+    (weight * 2).sum().backward()
+    assert weight.grad.sum() == 4
+
+assert fork(work) == 0
+assert not simdev._is_in_bad_fork() and x.sum().item() == 3
+""")
 
 
 # --- The environment ----------------------------------------------------------------------------------------
