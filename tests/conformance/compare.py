@@ -1,4 +1,4 @@
-"""Moving sample inputs to the device exactly as they are, and comparing what comes back with the CPU's result.
+"""Moving sample inputs to the device exactly as they are, and comparing what comes back with the CPU's.
 
 Used by the tests (a slice) and by the full sweep (``python -m tests.conformance.sweep``).
 """
@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch_simdev  # noqa: F401 - where the entry point is not installed
 from torch.utils._pytree import tree_flatten, tree_map
+
+import torch_simdev  # noqa: F401 - where the entry point is not installed
 
 DEVICE = "simdev"
 
@@ -90,13 +91,15 @@ def check_same(
             )
         if values:
             host = a.detach().cpu()
-            torch.testing.assert_close(host, e.detach(), equal_nan=True, msg=lambda m: where + m, **tolerance)
+            torch.testing.assert_close(
+                host, e.detach(), equal_nan=True, msg=lambda m, where=where: where + m, **tolerance
+            )
 
 
 def gradients(
     function: Callable[..., Any], args: Any, kwargs: Any, cotangents: list[torch.Tensor] | None
 ) -> Any:
-    """(outputs, gradients of the differentiable inputs, cotangents used); gradients is None if nothing is differentiable.
+    """(outputs, gradients of the differentiable inputs or None if there are none, cotangents used).
 
     Cotangents are drawn on the CPU once and given back to the caller, so that both devices use the same.
     """
