@@ -1,4 +1,4 @@
-"""The operator layer: copies, views, out=, in-place, the launched tier, native kernels, fallback, bad input."""
+"""The operator layer: copies, views, out=, in-place, launched and native kernels, fallback, bad input."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ RANDOM = set(
     randint randint_like randn
     randn_like uniform nn.functional.dropout
     nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout
-    nn.functional.feature_alpha_dropout nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
+    nn.functional.feature_alpha_dropout
+    nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
     nn.functional.rrelu nn.functional.scaled_dot_product_attention svd_lowrank
     pca_lowrank nn.functional.multi_head_attention_forward
     """.split()
