@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "command.h"
+#include "timeline.h"
 
 namespace sim {
 
@@ -26,13 +27,16 @@ class CommandQueue {
   // The position behind everything that has been committed.
   uint64_t tail() const noexcept { return tail_.load(std::memory_order_acquire); }
 
-  // Room for a command, or null when that has to wait until the worker reaches roomAt(cells).  `done` is the worker's
-  // position.
-  Command* reserve(uint16_t cells, uint64_t done) noexcept {
+  // Room for a command, or null when that has to wait until the worker reaches roomAt(cells).  Looks at the worker's
+  // progress only when the queue seems full, because each look takes a cache line from the worker.
+  Command* reserve(uint16_t cells, const Timeline& progress) noexcept {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     const uint64_t pad = padBefore(tail, cells);
-    if (tail + pad + cells - done > kCells) [[unlikely]] {
-      return nullptr;
+    if (tail + pad + cells - knownProgress_ > kCells) [[unlikely]] {
+      knownProgress_ = progress.now();
+      if (tail + pad + cells - knownProgress_ > kCells) {
+        return nullptr;
+      }
     }
     if (pad != 0) {
       Command* const filler = at(tail);
@@ -86,8 +90,9 @@ class CommandQueue {
   }
 
   std::unique_ptr<Cell[]> cells_;
-  alignas(kCacheLine) std::atomic<uint64_t> tail_{0};
-  alignas(kCacheLine) uint64_t head_ = 0;
+  alignas(kCacheLine) std::atomic<uint64_t> tail_{0}; // the producers' line
+  uint64_t knownProgress_ = 0;
+  alignas(kCacheLine) uint64_t head_ = 0; // the worker's line
 };
 
 } // namespace sim

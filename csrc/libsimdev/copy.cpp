@@ -16,7 +16,7 @@ namespace {
 
 // Up to here, a copy that the caller has to wait for is made by the calling thread once the stream is idle, which spares
 // handing it over; larger ones are worth the compute threads.
-constexpr size_t kCallerCopies = 256 * 1024;
+constexpr size_t kCallerCopies = 1024 * 1024;
 // Up to here, a pageable source is copied aside when the stream is busy; for more the caller waits.
 constexpr size_t kStagedBytes = 256 * 1024;
 

@@ -15,8 +15,8 @@ namespace sim {
 
 namespace {
 
-// Copies and fills from this size on are shared out to the compute threads.
-constexpr size_t kParallelBytes = size_t{1} << 20;
+// Copies and fills from this size on are shared out to the compute threads; below, waking one takes longer than it saves.
+constexpr size_t kParallelBytes = size_t{2} << 20;
 // A worker whose next command waits for another stream looks this long before it sleeps.
 constexpr uint64_t kWaitSpinNanoseconds = 10'000;
 

@@ -60,8 +60,6 @@ class SpinLock {
   }
   bool try_lock() noexcept { return !locked_.exchange(true, std::memory_order_acquire); }
   void unlock() noexcept { locked_.store(false, std::memory_order_release); }
-  // An unlock that is also a full barrier: what the caller reads next is not older than what it wrote inside.
-  void unlockFenced() noexcept { locked_.exchange(false, std::memory_order_seq_cst); }
 
  private:
   std::atomic<bool> locked_{false};

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "fault.h"
+#include "fence.h"
 #include "spinning.h"
 #include "stream.h"
 #include "thread_state.h"
@@ -94,6 +95,7 @@ void Runtime::start() {
   const Config config = readConfig();
   instance_.store(new Runtime(config), std::memory_order_release);
   Spinning::setCpus(config.numCpus);
+  AsymmetricFence::prepare();
   installFaultReporter();
   // Runs before the destructors of everything that was loaded before now, which work in the queues may need.
   std::atexit([] { onExit(); });

@@ -134,8 +134,9 @@ Command* Stream::waitForCommand() noexcept {
       return command;
     }
     // The producer publishes and then reads sleeping_; here it is the other way round, so one of the two notices.
-    sleeping_.store(1, std::memory_order_seq_cst);
-    command = queue_.front(std::memory_order_seq_cst);
+    sleeping_.store(1, std::memory_order_relaxed);
+    AsymmetricFence::heavy();
+    command = queue_.front();
     if (command == nullptr) {
       setBusy(false);
       while (sleeping_.load(std::memory_order_acquire) != 0) {

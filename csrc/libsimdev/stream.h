@@ -104,7 +104,8 @@ class Stream {
   void retire() noexcept;
   void parkIfUnloading() noexcept;
   void wakeWorker() noexcept {
-    if (sleeping_.load(std::memory_order_seq_cst) != 0 && sleeping_.exchange(0) != 0) {
+    AsymmetricFence::light();
+    if (sleeping_.load(std::memory_order_relaxed) != 0 && sleeping_.exchange(0) != 0) {
       futexWake(sleeping_, 1);
     }
   }
@@ -113,23 +114,23 @@ class Stream {
 
   static constexpr uint32_t kMagic = 0x5354524d;
 
+  // Read by everybody for every command, written rarely; what is written for every command has lines of its own.
+  const uint32_t magic_ = kMagic;
+  std::atomic<uint32_t> attention_{kClosed | kNoWorker};
   Device& device_;
   const bool isDefault_;
   unsigned flags_ = 0;
   int priority_ = 0;
+  std::atomic<uint32_t> sleeping_{0};
+  std::atomic<bool> busy_{false};
+  std::atomic<AsyncError*> error_{nullptr};
   std::atomic<uint64_t> incarnation_{0};
   std::atomic<uint64_t> touched_{0};
 
-  alignas(kCacheLine) const uint32_t magic_ = kMagic;
-  std::atomic<uint32_t> attention_{kClosed | kNoWorker};
-  SpinLock lock_;
-  CommandQueue queue_;
+  alignas(kCacheLine) SpinLock lock_; // of the producers
+  alignas(kCacheLine) CommandQueue queue_;
   Timeline timeline_;
-
-  alignas(kCacheLine) std::atomic<uint32_t> sleeping_{0};
-  std::atomic<bool> busy_{false};
-  std::atomic<AsyncError*> error_{nullptr};
-  Execution execution_;
+  alignas(kCacheLine) Execution execution_; // the worker's
 };
 
 template <class T, class FillIn>
@@ -150,9 +151,9 @@ uint64_t Stream::push(const char* name, size_t extra, Errors errors, FillIn&& fi
         return 0;
       }
     }
-    if (Command* const room = queue_.reserve(cells, timeline_.now())) [[likely]] {
+    if (Command* const room = queue_.reserve(cells, timeline_)) [[likely]] {
       const uint64_t ticket = queue_.publish(write(room), cells);
-      lock_.unlockFenced();
+      lock_.unlock();
       wakeWorker();
       return ticket;
     }

@@ -30,7 +30,8 @@ void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
     waiters_ = &waiter;
     updateFirstWake();
     // advance() stores now_ and then reads firstWake_; here it is the other way round, so one of the two notices.
-    if (now_.load(std::memory_order_seq_cst) >= ticket) {
+    AsymmetricFence::heavy();
+    if (reached(ticket)) {
       waiters_ = waiter.next;
       updateFirstWake();
       return;
@@ -63,7 +64,7 @@ void Timeline::updateFirstWake() noexcept {
   for (const Waiter* waiter = waiters_; waiter != nullptr; waiter = waiter->next) {
     first = std::min(first, waiter->ticket);
   }
-  firstWake_.store(first, std::memory_order_seq_cst);
+  firstWake_.store(first, std::memory_order_relaxed);
 }
 
 } // namespace sim

@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 
+#include "fence.h"
 #include "futex.h"
 
 namespace sim {
@@ -19,10 +20,11 @@ class Timeline {
   bool reached(uint64_t ticket) const noexcept { return now() >= ticket; }
   uint64_t now() const noexcept { return now_.load(std::memory_order_acquire); }
 
-  // By the one thread that owns the timeline.  Costs one atomic exchange and a load while nobody sleeps.
+  // By the one thread that owns the timeline.  Costs a store and a load while nobody sleeps.
   void advance(uint64_t ticket) noexcept {
-    now_.store(ticket, std::memory_order_seq_cst);
-    if (ticket >= firstWake_.load(std::memory_order_seq_cst)) [[unlikely]] {
+    now_.store(ticket, std::memory_order_release);
+    AsymmetricFence::light();
+    if (ticket >= firstWake_.load(std::memory_order_relaxed)) [[unlikely]] {
       wake(ticket);
     }
   }
@@ -42,7 +44,8 @@ class Timeline {
   void updateFirstWake() noexcept;
 
   alignas(kCacheLine) std::atomic<uint64_t> now_{0};
-  std::atomic<uint64_t> firstWake_{kNobody}; // the lowest ticket that a sleeper waits for
+  // The lowest ticket that a sleeper waits for.  Apart from now_, which those who spin keep taking.
+  alignas(kCacheLine) std::atomic<uint64_t> firstWake_{kNobody};
   std::mutex mutex_;
   Waiter* waiters_ = nullptr;
 };
