@@ -27,8 +27,8 @@ def dev() -> torch.device:
 def run_python(tmp_path: Path) -> RunPython:
     """Runs code in a new interpreter: run_python(code, check=True, timeout=60, **environment).
 
-    It runs in an empty folder, so it finds torch_simdev as a user does. With check, a non-zero exit fails the test
-    and shows what the process printed. A variable given as None is removed from the environment.
+    It runs in an empty folder, so it finds torch_simdev as a user does. With check, a non-zero exit fails the
+    test and shows what the process printed. A variable given as None is removed from the environment.
     """
 
     def run(code: str, check: bool = True, timeout: float = 60, **environment: str | None):
