@@ -60,6 +60,8 @@ at::Tensor toDevice(const at::Tensor& result, c10::Device device) {
   at::Tensor tensor = result.is_non_overlapping_and_dense()
       ? emptyStrided(result.sizes(), result.strides(), result.scalar_type(), device)
       : empty(result.sizes(), result.scalar_type(), device);
+  tensor._set_conj(result.is_conj());
+  tensor._set_neg(result.is_neg());
   backing(tensor).copy_(result);
   return tensor;
 }

@@ -169,6 +169,8 @@ TensorSpec specOf(const at::Tensor& tensor) {
   if (tensor.defined()) {
     spec.defined = true;
     spec.dtype = tensor.scalar_type();
+    spec.conj = tensor.is_conj();
+    spec.neg = tensor.is_neg();
     spec.sizes = tensor.sizes();
     spec.strides = tensor.strides();
   }

@@ -19,6 +19,8 @@ namespace simdev {
 struct TensorSpec {
   bool defined = false;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
+  bool conj = false; // dot() and its like return lazily conjugated results
+  bool neg = false;
   c10::DimVector sizes;
   c10::DimVector strides;
 };

@@ -55,7 +55,12 @@ c10::IValue allocateReturn(const OperatorPlan::Return& entry, const std::vector<
   c10::List<at::Tensor> list;
   at::Tensor tensor;
   for (const TensorSpec& spec : specs) {
-    tensor = spec.defined ? emptyStrided(spec.sizes, spec.strides, spec.dtype, device) : at::Tensor();
+    tensor = at::Tensor();
+    if (spec.defined) {
+      tensor = emptyStrided(spec.sizes, spec.strides, spec.dtype, device);
+      tensor._set_conj(spec.conj);
+      tensor._set_neg(spec.neg);
+    }
     outputs.push_back(backing(tensor));
     if (entry.isList) {
       list.push_back(tensor);

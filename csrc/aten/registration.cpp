@@ -8,6 +8,8 @@
 #include "aten/launched.h"
 #include "aten/placement.h"
 
+#include <ATen/core/enum_tag.h>
+
 #include <torch/library.h>
 
 #include <algorithm>
@@ -35,6 +37,8 @@ constexpr std::string_view kLaunchedAnyway[] = {
     "aten::linalg_vector_norm",
     "aten::linalg_cross",
     "aten::linalg_matrix_exp",
+    "aten::linalg__powsum",
+    "aten::linalg_solve_triangular",
 };
 // CUDA accepts host tensors as indices into device tensors.
 constexpr std::string_view kTakesHostTensors[] = {
@@ -45,7 +49,7 @@ constexpr std::string_view kTakesHostTensors[] = {
     "aten::_unsafe_index_put",
 };
 
-// Their Meta kernels tell CUDA's output shapes or strides, which differ from those of the CPU's kernels.
+// Their Meta kernels tell CUDA's output shapes, strides or lazy bits, which differ from those of the CPU's kernels.
 constexpr std::string_view kLearned[] = {
     "aten::_embedding_bag",
     "aten::_embedding_bag_forward_only",
@@ -54,6 +58,9 @@ constexpr std::string_view kLearned[] = {
     "aten::_fft_c2c",
     "aten::max_unpool2d",
     "aten::nonzero_static",
+    "aten::dot",
+    "aten::vdot",
+    "aten::_batch_norm_with_update",
     "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
     "aten::_native_batch_norm_legit_no_training",
@@ -96,7 +103,31 @@ bool isServedByBoxedKernel(const c10::OperatorHandle& op) {
       op.hasKernelForDispatchKey(DispatchKey::Autograd);
 }
 
+std::map<std::string, bool>& boxed() {
+  static auto* operators = new std::map<std::string, bool>;
+  return *operators;
+}
+
+// ATen defines it by a C++ shape function and an out= kernel.
+bool isStructured(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+bool alwaysRunsOnHost(const OperatorPlan& plan) {
+  const auto& tags = plan.op.getTags();
+  const bool dataDependent = !isStructured(plan.op) && std::any_of(tags.begin(), tags.end(), [](at::Tag tag) {
+    return tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
+  });
+  const bool inferable = plan.learned || !plan.hasFreshOutputs ||
+      plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+  return plan.hostOnly || !plan.returnsOnlyTensors || dataDependent || !inferable;
+}
+
 } // namespace
+
+const std::map<std::string, bool>& boxedOperators() {
+  return boxed();
+}
 
 void registerBoxedKernels() {
   installPlacementAllocator();
@@ -114,7 +145,8 @@ void registerBoxedKernels() {
     if (plan->isView) {
       continue;
     }
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+    boxed()[plan->name] = alwaysRunsOnHost(*plan);
+    if (isStructured(*op)) {
       library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>()));
     } else {
       library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LaunchedKernel>(plan)));

@@ -10,6 +10,7 @@ namespace simdev {
 
 void initOperatorBindings(pybind11::module_& module) {
   registerBoxedKernels();
+  module.def("_boxed_operators", &boxedOperators);
   module.def("_fallback_counts", &fallbackCounts);
   module.def("_reset_fallback_counts", &resetFallbackCounts);
   module.def("_exchange_fallback_policy", [](int policy) {
