@@ -13,8 +13,7 @@
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
 // Virtual methods of c10's device guard that arrived after 2.11; overriding them there would not compile.
-#define SIMDEV_HAS_STREAM_NATIVE_HANDLE SIMDEV_TORCH_AT_LEAST(2, 12)
-#define SIMDEV_HAS_STREAM_IS_CAPTURING SIMDEV_TORCH_AT_LEAST(2, 13)
+#define SIMDEV_HAS_STREAM_IS_CAPTURING SIMDEV_TORCH_AT_LEAST(2, 12)
 
 namespace simdev::compat {
 
@@ -29,6 +28,14 @@ template <class Stats, class PoolId, class StatArray>
 void setPrivatePoolReserved(Stats& stats, const PoolId& pool, const StatArray& reserved) {
   if constexpr (requires { stats.reserved_bytes_by_private_pools; }) {
     stats.reserved_bytes_by_private_pools[pool] = reserved;
+  }
+}
+template <class Stats, class Function>
+void forEachPrivatePoolReserved(const Stats& stats, Function&& function) {
+  if constexpr (requires { stats.reserved_bytes_by_private_pools; }) {
+    for (const auto& [pool, reserved] : stats.reserved_bytes_by_private_pools) {
+      function(pool, reserved);
+    }
   }
 }
 

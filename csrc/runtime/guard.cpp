@@ -115,9 +115,7 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   void synchronizeStream(const c10::Stream& stream) const override { Stream(stream).synchronize(); }
 
-#if SIMDEV_HAS_STREAM_NATIVE_HANDLE
   void* getStreamNativeHandle(const c10::Stream stream) const override { return Stream(stream).handle(); }
-#endif
 
 #if SIMDEV_HAS_STREAM_IS_CAPTURING
   bool isStreamCapturing(const c10::Stream& stream) const override { return Stream(stream).isCapturing(); }
