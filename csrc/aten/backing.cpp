@@ -1,6 +1,7 @@
 // How a backing tensor is made.  See backing.h.
 #include "aten/backing.h"
 
+#include "aten/sparse.h"
 #include "driver/driver.h"
 
 #include <ATen/ops/clone.h>
@@ -26,6 +27,9 @@ at::Tensor backing(const at::Tensor& tensor) {
     }
     KernelDispatchGuard guard;
     return at::clone(tensor);
+  }
+  if (isSparse(tensor)) {
+    return sparseBacking(tensor);
   }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const c10::Storage& storage = impl->unsafe_storage();

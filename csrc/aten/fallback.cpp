@@ -4,6 +4,7 @@
 #include "aten/backing.h"
 #include "aten/factories.h"
 #include "aten/launched.h"
+#include "aten/sparse.h"
 #include "aten/views.h"
 #include "driver/driver.h"
 #include "runtime/env.h"
@@ -57,6 +58,9 @@ at::Tensor toDevice(const at::Tensor& result, c10::Device device) {
   if (!result.defined() || result.is_privateuseone()) {
     return result;
   }
+  if (isSparse(result)) {
+    return sparseToDevice(result, [device](const at::Tensor& part) { return toDevice(part, device); });
+  }
   at::Tensor tensor = result.is_non_overlapping_and_dense()
       ? emptyStrided(result.sizes(), result.strides(), result.scalar_type(), device)
       : empty(result.sizes(), result.scalar_type(), device);
@@ -91,7 +95,14 @@ void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::
   {
     KernelDispatchGuard guard;
     for (size_t i = 0; i < count; ++i) {
-      if (plan.arguments[i].isOut && arguments[i].isTensor()) {
+      if (!arguments[i].isTensor()) {
+        continue;
+      }
+      if (isSparse(arguments[i].toTensor())) {
+        if (plan.arguments[i].isWritten) {
+          hostOuts.emplace_back(i, kernelStack[i].toTensor());
+        }
+      } else if (plan.arguments[i].isOut) {
         // The kernel may resize it, which memory of the device does not allow.
         const at::Tensor& out = arguments[i].toTensor();
         at::Tensor hostOut = at::empty_strided(out.sizes(), out.strides(), at::TensorOptions(out.scalar_type()));
@@ -100,10 +111,14 @@ void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::
         hostOuts.emplace_back(i, hostOut);
       }
     }
-    plan.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &kernelStack);
+    plan.op.callBoxed(kernelStack); // by the backing tensors' own keys, which may be sparse ones
   }
   for (const auto& [index, hostOut] : hostOuts) {
     const at::Tensor& out = arguments[index].toTensor();
+    if (isSparse(out)) {
+      sparseAssign(out, toDevice(hostOut, device));
+      continue;
+    }
     if (out.sizes() != hostOut.sizes()) {
       resizeStrided(out, hostOut.sizes(), hostOut.strides());
     }
@@ -153,6 +168,14 @@ void runFallback(const OperatorPlan& plan, c10::Device device, InferenceFailure 
     recordFallback(plan);
     runSynchronously(plan, device, stack);
   }
+}
+
+void SparseKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const size_t count = plan_->arguments.size();
+  const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
+  const c10::Device device = operatorDevice(*plan_, arguments);
+  c10::DeviceGuard guard(device);
+  runFallback(*plan_, device, InferenceFailure::NoMetaKernel, stack);
 }
 
 void runAndLearn(const OperatorPlan& plan, c10::Device device, torch::jit::Stack* stack) {

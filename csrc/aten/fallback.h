@@ -23,6 +23,16 @@ void resetFallbackCounts();
 // for operators that return views, which a copy would silently detach from their base.
 void runFallback(const OperatorPlan& plan, c10::Device device, InferenceFailure why, torch::jit::Stack* stack);
 
+// The boxed kernel of operators on sparse tensors: always the fallback.
+class SparseKernel final : public c10::OperatorKernel {
+ public:
+  explicit SparseKernel(std::shared_ptr<OperatorPlan> plan) : plan_(std::move(plan)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+ private:
+  std::shared_ptr<OperatorPlan> plan_;
+};
+
 // For operators with plan.learned: runs the kernel now, waiting for it, and remembers what it returned.
 void runAndLearn(const OperatorPlan& plan, c10::Device device, torch::jit::Stack* stack);
 

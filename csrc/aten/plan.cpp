@@ -91,7 +91,8 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle& handle)
   const c10::FunctionSchema& schema = handle.schema();
   for (const c10::Argument& argument : schema.arguments()) {
     const bool out = argument.is_out();
-    arguments.push_back({kindOf(argument.type()), out});
+    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    arguments.push_back({kindOf(argument.type()), written, out});
     hasOutArguments |= out;
   }
   for (const c10::Argument& result : schema.returns()) {

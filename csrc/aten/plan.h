@@ -24,6 +24,7 @@ struct OperatorPlan {
   enum class ArgumentKind : uint8_t { Tensor, TensorList, OptionalTensorList, Generator, Device, Other };
   struct Argument {
     ArgumentKind kind;
+    bool isWritten;
     bool isOut; // an `out=` argument: may be resized
   };
   struct Return {

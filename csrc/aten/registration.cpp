@@ -123,6 +123,32 @@ bool alwaysRunsOnHost(const OperatorPlan& plan) {
   return plan.hostOnly || !plan.returnsOnlyTensors || dataDependent || !inferable;
 }
 
+template <typename Visit>
+void forEachAtenOperator(Visit visit) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() == "aten") {
+      if (const auto op = dispatcher.findSchema(name)) {
+        visit(*op);
+      }
+    }
+  }
+}
+
+// Every operator that has a kernel for the CPU's sparse tensors and none of ours runs on the host.
+void registerSparseKernels(c10::DispatchKey hostKey, c10::DispatchKey key) {
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  forEachAtenOperator([&](const c10::OperatorHandle& op) {
+    if (!op.hasKernelForDispatchKey(hostKey) || op.hasKernelForDispatchKey(key)) {
+      return;
+    }
+    auto plan = makePlan(op);
+    if (!plan->isView) {
+      library->impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<SparseKernel>(plan)));
+    }
+  });
+}
+
 } // namespace
 
 const std::map<std::string, bool>& boxedOperators() {
@@ -132,26 +158,23 @@ const std::map<std::string, bool>& boxedOperators() {
 void registerBoxedKernels() {
   installPlacementAllocator();
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.getNamespace() != "aten") {
-      continue;
+  forEachAtenOperator([&](const c10::OperatorHandle& op) {
+    if (!isServedByBoxedKernel(op)) {
+      return;
     }
-    const auto op = dispatcher.findOp(name);
-    if (!op.has_value() || !op->hasSchema() || !isServedByBoxedKernel(*op)) {
-      continue;
-    }
-    auto plan = makePlan(*op);
+    auto plan = makePlan(op);
     if (plan->isView) {
-      continue;
+      return;
     }
     boxed()[plan->name] = alwaysRunsOnHost(*plan);
-    if (isStructured(*op)) {
+    if (isStructured(op)) {
       library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>()));
     } else {
       library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LaunchedKernel>(plan)));
     }
-  }
+  });
+  registerSparseKernels(c10::DispatchKey::SparseCPU, c10::DispatchKey::SparsePrivateUse1);
+  registerSparseKernels(c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrPrivateUse1);
   static torch::Library fallback(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&unregisteredOperator>());
 }
