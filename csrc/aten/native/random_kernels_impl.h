@@ -31,37 +31,70 @@ using Chunk = T[kChunk];
 template <typename T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// --- Floating-point mathematics that vectorises, for the ranges needed here ----------------------------------------
+// --- Mathematics that vectorises, for the ranges needed here; exact to a few units in the last place ---------------
 
-// Natural logarithm of a normal number in (0, 1]; relative error below 1e-6.
-inline float fastLog(float x) {
-  constexpr float kLn2 = 0.69314718f;
-  int32_t bits;
+template <typename T>
+struct Format;
+template <>
+struct Format<float> {
+  using Bits = int32_t;
+  static constexpr int kMantissa = 23;
+  static constexpr Bits kSqrtHalf = 0x3F3504F3;
+  static constexpr int kLogTerms = 5;
+  static constexpr int kTrigonometricTerms = 5;
+};
+template <>
+struct Format<double> {
+  using Bits = int64_t;
+  static constexpr int kMantissa = 52;
+  static constexpr Bits kSqrtHalf = 0x3FE6A09E667F3BCD;
+  static constexpr int kLogTerms = 11;
+  static constexpr int kTrigonometricTerms = 9;
+};
+
+// Natural logarithm of a normal number in (0, 1].
+template <typename T>
+inline T fastLog(T x) {
+  using F = Format<T>;
+  using Bits = typename F::Bits;
+  constexpr T kLn2 = T(0.6931471805599453);
+  Bits bits;
   std::memcpy(&bits, &x, sizeof(bits));
   // x = m * 2^e with m in [sqrt(1/2), sqrt(2)), so that log(m) is small beside e * log(2), or e is 0.
-  constexpr int32_t kSqrtHalf = 0x3F3504F3;
-  const int32_t e = (bits - kSqrtHalf) >> 23;
-  bits -= e * (1 << 23);
-  float m;
+  const Bits e = (bits - F::kSqrtHalf) >> F::kMantissa;
+  bits -= e * (Bits{1} << F::kMantissa);
+  T m;
   std::memcpy(&m, &bits, sizeof(m));
-  // log(m) = 2 artanh(s)
-  const float s = (m - 1.0f) / (m + 1.0f);
-  const float t = s * s;
-  const float series = t * (1.0f / 3 + t * (1.0f / 5 + t * (1.0f / 7 + t * (1.0f / 9))));
-  return static_cast<float>(e) * kLn2 + 2.0f * (s + s * series);
+  // log(m) = 2 artanh(s) = 2 (s + s^3 / 3 + s^5 / 5 + ...)
+  const T s = (m - 1) / (m + 1);
+  const T t = s * s;
+  T series = 0;
+#pragma GCC unroll 16
+  for (int i = F::kLogTerms; i > 0; --i) {
+    series = t * (T(1) / T(2 * i + 1) + series);
+  }
+  return static_cast<T>(static_cast<int32_t>(e)) * kLn2 + 2 * (s + s * series);
 }
 
 // Cosine and sine of 2 pi `turns`, for `turns` in [0, 1].
-inline void fastCosSin(float turns, float& cosine, float& sine) {
+template <typename T>
+inline void fastCosSin(T turns, T& cosine, T& sine) {
   // The nearest quarter turn, and what is left: at most pi / 4.
-  const int32_t quarter = static_cast<int32_t>(turns * 4.0f + 0.5f);
-  const float x = (turns - static_cast<float>(quarter) * 0.25f) * 6.28318531f;
-  const float t = x * x;
-  const float s = x + x * t * (-1.0f / 6 + t * (1.0f / 120 + t * (-1.0f / 5040 + t * (1.0f / 362880))));
-  const float c = 1.0f + t * (-1.0f / 2 + t * (1.0f / 24 + t * (-1.0f / 720 + t * (1.0f / 40320))));
+  const int32_t quarter = static_cast<int32_t>(turns * 4 + T(0.5));
+  const T x = (turns - static_cast<T>(quarter) * T(0.25)) * T(6.283185307179586);
+  const T t = x * x;
+  // The Taylor series, from the last term to the first.
+  T s = 1;
+  T c = 1;
+#pragma GCC unroll 16
+  for (int i = Format<T>::kTrigonometricTerms; i > 0; --i) {
+    s = 1 - s * t * (T(1) / T(2 * i * (2 * i + 1)));
+    c = 1 - c * t * (T(1) / T(2 * i * (2 * i - 1)));
+  }
+  s *= x;
   const bool swap = (quarter & 1) != 0;
-  const float first = swap ? s : c;
-  const float second = swap ? c : s;
+  const T first = swap ? s : c;
+  const T second = swap ? c : s;
   cosine = ((quarter + 1) & 2) != 0 ? -first : first;
   sine = (quarter & 2) != 0 ? -second : second;
 }
@@ -72,13 +105,16 @@ inline void fastCosSin(float turns, float& cosine, float& sine) {
 template <typename T>
 inline constexpr int kUniformBits = std::is_same_v<T, c10::BFloat16> ? 8 : std::is_same_v<T, c10::Half> ? 11 : 24;
 
-// In (0, 1], with small values as fine as 2^-32, for logarithms.
+// In (0, 1], small values finer than large ones, for logarithms.
 inline float openUniform(uint32_t word) {
   return (static_cast<float>(static_cast<int32_t>(word >> 1)) + 0.5f) * 0x1p-31f;
 }
 
+// In [0, 1), every multiple of 2^-53.
 inline double uniform53(uint32_t high, uint32_t low) {
-  return (static_cast<double>(high >> 5) * 0x1p26 + static_cast<double>(low >> 6)) * 0x1p-53;
+  return (static_cast<double>(static_cast<int32_t>(high >> 5)) * 0x1p26 +
+          static_cast<double>(static_cast<int32_t>(low >> 6))) *
+      0x1p-53;
 }
 
 // For `word >> 1 <= threshold`, which has the probability that is asked for.
@@ -152,32 +188,32 @@ struct Uniform {
   }
 };
 
-// Box-Muller: two independent normal numbers from the two uniform ones of elements 2i and 2i + 1.
+// Box-Muller: two independent normal numbers from the uniform ones of elements 2i and 2i + 1.
 template <typename C>
 inline void drawNormal(const RandomArguments& arguments, int64_t first, Chunk<C>& values) {
   const C mean = static_cast<C>(arguments.a);
   const C deviation = static_cast<C>(arguments.b);
+  C uniform[kChunk];
   Words words;
   drawWords(arguments, first, 0, words);
   if constexpr (std::is_same_v<C, double>) {
-    constexpr double kTwoPi = 6.283185307179586;
     Words low;
     drawWords(arguments, first, 1, low);
-    for (int64_t i = 0; i < kChunk; i += 2) {
-      const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform53(words[i], low[i])));
-      const double angle = kTwoPi * uniform53(words[i + 1], low[i + 1]);
-      values[i] = mean + deviation * (radius * std::cos(angle));
-      values[i + 1] = mean + deviation * (radius * std::sin(angle));
+    for (int64_t i = 0; i < kChunk; ++i) {
+      uniform[i] = 1.0 - uniform53(words[i], low[i]);
     }
   } else {
-    for (int64_t i = 0; i < kChunk; i += 2) {
-      const float radius = std::sqrt(-2.0f * fastLog(openUniform(words[i])));
-      float cosine;
-      float sine;
-      fastCosSin(openUniform(words[i + 1]), cosine, sine);
-      values[i] = mean + deviation * (radius * cosine);
-      values[i + 1] = mean + deviation * (radius * sine);
+    for (int64_t i = 0; i < kChunk; ++i) {
+      uniform[i] = openUniform(words[i]);
     }
+  }
+  for (int64_t i = 0; i < kChunk; i += 2) {
+    const C radius = std::sqrt(-2 * fastLog(uniform[i]));
+    C cosine;
+    C sine;
+    fastCosSin(uniform[i + 1], cosine, sine);
+    values[i] = mean + deviation * (radius * cosine);
+    values[i + 1] = mean + deviation * (radius * sine);
   }
 }
 
@@ -201,7 +237,7 @@ struct Exponential {
       Words low;
       drawWords(arguments, first, 1, low);
       for (int64_t i = 0; i < kChunk; ++i) {
-        values[i] = scale * std::max(-std::log(1.0 - uniform53(words[i], low[i])), kSmallest);
+        values[i] = scale * std::max(-fastLog(1.0 - uniform53(words[i], low[i])), kSmallest);
       }
     } else {
       for (int64_t i = 0; i < kChunk; ++i) {
@@ -269,17 +305,20 @@ void bernoulliEachKernel(const KernelContext& context, const void* raw) {
   forEachChunk(context, arguments.count, [&](int64_t first, int64_t count) {
     Words words;
     drawWords(arguments, first, 0, words);
-    const float* probabilities = arguments.probabilities + first;
-    Bits* output = static_cast<Bits*>(arguments.output) + first;
-    bool valid = true;
-    for (int64_t i = 0; i < count; ++i) {
-      const float probability = probabilities[i];
-      valid &= probability >= 0.0f && probability <= 1.0f;
-      // Never for 0, always for 1: the word is at most 1 - 2^-24 after rounding down to 24 bits.
-      const float uniform = static_cast<float>(static_cast<int32_t>(words[i] >> 8)) * 0x1p-24f;
-      output[i] = uniform < probability ? kOne : Bits{0};
+    Chunk<float> probabilities{};
+    std::memcpy(probabilities, arguments.probabilities + first, static_cast<size_t>(count) * sizeof(float));
+    int32_t invalid = 0;
+    for (int64_t i = 0; i < kChunk; ++i) {
+      invalid += probabilities[i] >= 0.0f && probabilities[i] <= 1.0f ? 0 : 1;
     }
-    if (!valid) {
+    Chunk<Bits> values;
+    for (int64_t i = 0; i < kChunk; ++i) {
+      // Never true for 0, always for 1: a word rounded down to 24 bits is at most 1 - 2^-24.
+      const float uniform = static_cast<float>(static_cast<int32_t>(words[i] >> 8)) * 0x1p-24f;
+      values[i] = uniform < probabilities[i] ? kOne : Bits{0};
+    }
+    store(values, static_cast<Bits*>(arguments.output) + first, count);
+    if (invalid != 0) {
       throw std::runtime_error("Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
     }
   });
@@ -294,13 +333,19 @@ void dropoutKernelOf(const KernelContext& context, const void* raw) {
   forEachChunk(context, arguments.count, [&](int64_t first, int64_t count) {
     Words words;
     drawWords(arguments, first, 0, words);
-    const T* input = static_cast<const T*>(arguments.input) + first;
-    T* output = static_cast<T*>(arguments.output) + first;
-    bool* mask = arguments.mask + first;
+    Chunk<uint8_t> kept;
+    Chunk<C> factors;
+    for (int64_t i = 0; i < kChunk; ++i) {
+      kept[i] = bernoulli(words[i], threshold) ? 1 : 0;
+    }
+    for (int64_t i = 0; i < kChunk; ++i) {
+      factors[i] = scale * static_cast<C>(bernoulli(words[i], threshold) ? 1 : 0);
+    }
+    std::memcpy(arguments.mask + first, kept, static_cast<size_t>(count));
+    const T* __restrict input = static_cast<const T*>(arguments.input) + first;
+    T* __restrict output = static_cast<T*>(arguments.output) + first;
     for (int64_t i = 0; i < count; ++i) {
-      const bool keep = bernoulli(words[i], threshold);
-      mask[i] = keep;
-      output[i] = static_cast<T>(static_cast<C>(input[i]) * (keep ? scale : C(0)));
+      output[i] = static_cast<T>(static_cast<C>(input[i]) * factors[i]);
     }
   });
 }
