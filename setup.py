@@ -59,6 +59,7 @@ PARTS = [
     Part("runtime", pch="core"),
     Part("aten", pch="core"),
     Part("aten/native", pch="core"),
+    Part("compile", pch="core"),
     Part("bindings", pch="bindings"),
 ]
 
@@ -125,6 +126,7 @@ class NinjaBuild(build_ext):
             (build / extension, extension),
             (build / "torch_simdev/lib/libsimdev.so", "torch_simdev/lib/libsimdev.so"),
             (CSRC / "libsimdev/simdev.h", "torch_simdev/include/simdev.h"),
+            (CSRC / "compile/simdev_kernel.h", "torch_simdev/include/simdev_kernel.h"),
             (build / "_build_info.py", "torch_simdev/_build_info.py"),
         ]
 

@@ -6,4 +6,5 @@ PYBIND11_MODULE(_C, m) {
   simdev::initRuntimeBindings(m);
   simdev::initMemoryBindings(m);
   simdev::initOperatorBindings(m);
+  simdev::initCompileBindings(m);
 }
