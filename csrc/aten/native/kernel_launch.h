@@ -7,6 +7,7 @@
 #include "driver/driver.h"
 #include "runtime/stream.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <algorithm>
@@ -33,6 +34,18 @@ inline uint32_t gridFor(int64_t bytes) {
   constexpr int64_t kBytesPerBlock = 512 * 1024;
   constexpr int64_t kMaxBlocks = 64;
   return static_cast<uint32_t>(std::clamp<int64_t>(bytes / kBytesPerBlock, 1, kMaxBlocks));
+}
+
+// Where a kernel finds the tensor's first element.
+inline void* kernelData(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return driver().kernelPointer(impl->device().index(), const_cast<void*>(impl->data()));
+}
+
+// Whether the driver runs native kernels; without them every operator takes ATen's.
+inline bool hasNativeKernels() {
+  static const bool available = driver().hasNativeKernels();
+  return available;
 }
 
 template <typename Arguments>

@@ -36,16 +36,6 @@ std::optional<ElementType> elementType(const at::Tensor& tensor) {
   }
 }
 
-void* kernelData(const at::Tensor& tensor) {
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return driver().kernelPointer(impl->device().index(), const_cast<void*>(impl->data()));
-}
-
-bool nativeKernels() {
-  static const bool available = driver().hasNativeKernels();
-  return available;
-}
-
 // Dense, without gaps or overlap: a kernel may walk the memory instead of the indices.
 bool isDense(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense();
@@ -82,7 +72,7 @@ bool launchBinary(
     const at::Tensor& other,
     double alpha,
     at::Tensor& out) {
-  if (!nativeKernels() || !self.is_privateuseone() || !isDense(self)) {
+  if (!hasNativeKernels() || !self.is_privateuseone() || !isDense(self)) {
     return false;
   }
   const auto type = elementType(self);
@@ -178,7 +168,7 @@ SIMDEV_MULTIPLICATIVE(div, "div", BinaryOp::Div, div_Tensor, div__Tensor)
 bool launchRelu(const at::Tensor& self, at::Tensor& out) {
   TORCH_CHECK(self.scalar_type() != c10::ScalarType::Bool, "Boolean inputs not supported for relu");
   const auto type = elementType(self);
-  if (!nativeKernels() || !type.has_value() || !isDense(self)) {
+  if (!hasNativeKernels() || !type.has_value() || !isDense(self)) {
     return false;
   }
   if (!out.defined()) {
@@ -202,7 +192,7 @@ at::Tensor& reluInPlace(at::Tensor& self) {
 
 at::Tensor thresholdBackward(const at::Tensor& grad, const at::Tensor& self, const at::Scalar& threshold) {
   const auto type = elementType(self);
-  if (!nativeKernels() || !type.has_value() || threshold.isComplex() || threshold.toDouble() != 0.0 || !isDense(self) ||
+  if (!hasNativeKernels() || !type.has_value() || threshold.isComplex() || threshold.toDouble() != 0.0 || !isDense(self) ||
       !grad.is_privateuseone() || !sameLayout(grad, self)) {
     SIMDEV_COMPOSITE("threshold_backward", threshold_backward, grad, self, threshold);
   }
@@ -227,7 +217,7 @@ at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
       }),
       AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES),
       c10::kComplexHalf, c10::kHalf, c10::kBFloat16, c10::kBool);
-  if (!nativeKernels() || !isDense(self)) {
+  if (!hasNativeKernels() || !isDense(self)) {
     launch(self.device(), "aten::fill_.Scalar", [self = backing(self), value] { self.fill_(value); });
     return self;
   }

@@ -1,0 +1,120 @@
+// The loops of max pooling.  See pooling_kernels.h.
+#include "aten/native/pooling_kernels.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace simdev::native {
+
+namespace {
+
+struct PlaneRange {
+  int64_t begin;
+  int64_t end;
+};
+
+PlaneRange planesOf(const KernelContext& context, int64_t planes) {
+  return {planes * context.block / context.grid, planes * (context.block + 1) / context.grid};
+}
+
+// A NaN wins over everything before it, and the last of several wins, as in ATen.
+template <typename T>
+inline void consider(T value, int64_t index, T& best, int64_t& bestIndex) {
+  const bool wins = value > best || value != value;
+  best = wins ? value : best;
+  bestIndex = wins ? index : bestIndex;
+}
+
+// The 2x2 window with stride 2 that nearly every network uses: no bounds to check.
+template <typename T>
+void poolPlaneBy2(const MaxPool2dArguments& args, const T* input, T* output, int64_t* indices) {
+  for (int64_t oh = 0; oh < args.outputHeight; ++oh) {
+    const int64_t top = 2 * oh * args.inputWidth;
+    const int64_t bottom = top + args.inputWidth;
+    for (int64_t ow = 0; ow < args.outputWidth; ++ow) {
+      const int64_t left = top + 2 * ow;
+      T best = -std::numeric_limits<T>::infinity();
+      int64_t bestIndex = left;
+      consider(input[left], left, best, bestIndex);
+      consider(input[left + 1], left + 1, best, bestIndex);
+      consider(input[bottom + 2 * ow], bottom + 2 * ow, best, bestIndex);
+      consider(input[bottom + 2 * ow + 1], bottom + 2 * ow + 1, best, bestIndex);
+      output[oh * args.outputWidth + ow] = best;
+      indices[oh * args.outputWidth + ow] = bestIndex;
+    }
+  }
+}
+
+// The first tap of a window that starts at `start` (negative in the padding) which lies inside.
+int64_t firstInside(int64_t start, int64_t dilation) {
+  return start < 0 ? start + (-start + dilation - 1) / dilation * dilation : start;
+}
+
+template <typename T>
+void poolPlane(const MaxPool2dArguments& args, const T* input, T* output, int64_t* indices) {
+  for (int64_t oh = 0; oh < args.outputHeight; ++oh) {
+    const int64_t rowStart = oh * args.strideHeight - args.paddingHeight;
+    const int64_t rowEnd = std::min(rowStart + (args.kernelHeight - 1) * args.dilationHeight + 1, args.inputHeight);
+    const int64_t firstRow = firstInside(rowStart, args.dilationHeight);
+    for (int64_t ow = 0; ow < args.outputWidth; ++ow) {
+      const int64_t columnStart = ow * args.strideWidth - args.paddingWidth;
+      const int64_t columnEnd =
+          std::min(columnStart + (args.kernelWidth - 1) * args.dilationWidth + 1, args.inputWidth);
+      const int64_t firstColumn = firstInside(columnStart, args.dilationWidth);
+      T best = -std::numeric_limits<T>::infinity();
+      int64_t bestIndex = firstRow * args.inputWidth + firstColumn;
+      for (int64_t row = firstRow; row < rowEnd; row += args.dilationHeight) {
+        for (int64_t column = firstColumn; column < columnEnd; column += args.dilationWidth) {
+          const int64_t index = row * args.inputWidth + column;
+          consider(input[index], index, best, bestIndex);
+        }
+      }
+      output[oh * args.outputWidth + ow] = best;
+      indices[oh * args.outputWidth + ow] = bestIndex;
+    }
+  }
+}
+
+template <typename T>
+void maxPool2d(const KernelContext& context, const void* arguments) {
+  const auto& args = *static_cast<const MaxPool2dArguments*>(arguments);
+  const bool by2 = args.kernelHeight == 2 && args.kernelWidth == 2 && args.strideHeight == 2 && args.strideWidth == 2 &&
+      args.paddingHeight == 0 && args.paddingWidth == 0 && args.dilationHeight == 1 && args.dilationWidth == 1 &&
+      2 * args.outputHeight <= args.inputHeight && 2 * args.outputWidth <= args.inputWidth;
+  const int64_t inputSize = args.inputHeight * args.inputWidth;
+  const int64_t outputSize = args.outputHeight * args.outputWidth;
+  const auto [begin, end] = planesOf(context, args.planes);
+  for (int64_t plane = begin; plane < end; ++plane) {
+    const T* input = static_cast<const T*>(args.input) + plane * inputSize;
+    T* output = static_cast<T*>(args.output) + plane * outputSize;
+    int64_t* indices = args.indices + plane * outputSize;
+    by2 ? poolPlaneBy2(args, input, output, indices) : poolPlane(args, input, output, indices);
+  }
+}
+
+template <typename T>
+void maxPool2dBackward(const KernelContext& context, const void* arguments) {
+  const auto& args = *static_cast<const MaxPool2dBackwardArguments*>(arguments);
+  const auto [begin, end] = planesOf(context, args.planes);
+  for (int64_t plane = begin; plane < end; ++plane) {
+    const T* gradOutput = static_cast<const T*>(args.gradOutput) + plane * args.outputSize;
+    const int64_t* indices = args.indices + plane * args.outputSize;
+    T* gradInput = static_cast<T*>(args.gradInput) + plane * args.inputSize;
+    std::fill_n(gradInput, args.inputSize, T(0));
+    for (int64_t i = 0; i < args.outputSize; ++i) {
+      gradInput[indices[i]] += gradOutput[i];
+    }
+  }
+}
+
+} // namespace
+
+KernelFunction maxPool2dKernel(bool isDouble) {
+  return isDouble ? maxPool2d<double> : maxPool2d<float>;
+}
+
+KernelFunction maxPool2dBackwardKernel(bool isDouble) {
+  return isDouble ? maxPool2dBackward<double> : maxPool2dBackward<float>;
+}
+
+} // namespace simdev::native
