@@ -124,16 +124,17 @@ def memory_stats(device: Any = None) -> collections.OrderedDict[str, Any]:
     - `"num_alloc_retries"`: times the cache was flushed because the driver had no more; `"num_ooms"`: times
       that did not help; `"num_sync_all_streams"`: waits for other streams' use of freed memory;
       `"num_device_alloc"`, `"num_device_free"`: calls of the driver.
+    - `"reserved_bytes_by_private_pools.{0_1}..."`: by `MemPool.id`.
 
     `current` is now, `peak` the most since `reset_peak_memory_stats`, `allocated` and `freed` the sums of all
     increases and decreases since `reset_accumulated_memory_stats`.  The small pool serves up to 1 MiB.
     """
-    return torch.accelerator.memory_stats(_get_device_index(device, optional=True))
+    return _flatten(memory_stats_as_nested_dict(device))
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     """Returns `memory_stats` as nested dictionaries: `["allocated_bytes"]["all"]["peak"]`."""
-    return _nest(memory_stats(device))
+    return _C._memory_stats(_get_device_index(device, optional=True)) if is_initialized() else {}
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
@@ -400,25 +401,13 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
         _C._release_pool(index, pool.id)
 
 
-# --- Flat and nested statistics -------------------------------------------------------------------------
-
-
-def _flatten(nested: dict[str, Any], prefix: str = "") -> collections.OrderedDict[str, Any]:
+def _flatten(nested: dict[Any, Any], prefix: str = "") -> collections.OrderedDict[str, Any]:
+    """One level of dictionary, sorted, with keys joined by dots; a pool's id (0, 1) becomes "0_1"."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
+        name = prefix + ("_".join(map(str, key)) if isinstance(key, tuple) else key)
         if isinstance(value, dict):
-            flat.update(_flatten(value, f"{prefix}{key}."))
+            flat.update(_flatten(value, f"{name}."))
         else:
-            flat[prefix + key] = value
+            flat[name] = value
     return collections.OrderedDict(sorted(flat.items()))
-
-
-def _nest(flat: dict[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, last = name.split(".")
-        inner = nested
-        for part in path:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return nested

@@ -1,8 +1,9 @@
 // Python bindings of the allocators: what PyTorch has no device-generic function for.
 //
-// Statistics, empty_cache and memory info of the device go through torch._C._accelerator_*.  Snapshots are plain
+// empty_cache, memory info and the resets of statistics go through torch.accelerator.  Snapshots are plain
 // dictionaries in the format of torch.cuda.memory._snapshot(), which PyTorch's memory viewer reads.
 #include "bindings/bindings.h"
+#include "compat.h"
 #include "runtime/caching_allocator.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -219,7 +220,7 @@ py::object allocationTraceback(uintptr_t pointer) {
   return holder["frames"];
 }
 
-// --- Host memory ------------------------------------------------------------------------------------------------
+// --- Statistics ---------------------------------------------------------------------------------------------
 
 py::dict statToDict(const c10::CachingAllocator::Stat& stat) {
   py::dict result;
@@ -229,6 +230,47 @@ py::dict statToDict(const c10::CachingAllocator::Stat& stat) {
   result["freed"] = stat.freed;
   return result;
 }
+
+py::dict statsToDict(const c10::CachingAllocator::StatArray& stats) {
+  constexpr const char* kNames[] = {"all", "small_pool", "large_pool"};
+  py::dict result;
+  for (size_t i = 0; i < stats.size(); ++i) {
+    result[kNames[i]] = statToDict(stats[i]);
+  }
+  return result;
+}
+
+// torch._C._accelerator_getDeviceStats gives all of it but num_oom_rejections and the private pools.
+py::dict memoryStats(c10::DeviceIndex device) {
+  const auto stats = allocator().getDeviceStats(device);
+  py::dict result;
+  result["allocation"] = statsToDict(stats.allocation);
+  result["segment"] = statsToDict(stats.segment);
+  result["active"] = statsToDict(stats.active);
+  result["inactive_split"] = statsToDict(stats.inactive_split);
+  result["allocated_bytes"] = statsToDict(stats.allocated_bytes);
+  result["reserved_bytes"] = statsToDict(stats.reserved_bytes);
+  result["active_bytes"] = statsToDict(stats.active_bytes);
+  result["inactive_split_bytes"] = statsToDict(stats.inactive_split_bytes);
+  result["requested_bytes"] = statsToDict(stats.requested_bytes);
+  result["oversize_allocations"] = statToDict(stats.oversize_allocations);
+  result["oversize_segments"] = statToDict(stats.oversize_segments);
+  result["num_alloc_retries"] = stats.num_alloc_retries;
+  result["num_ooms"] = stats.num_ooms;
+  result["num_oom_rejections"] = 0; // of a policy of CUDA's allocator that this one does not have
+  result["num_sync_all_streams"] = stats.num_sync_all_streams;
+  result["num_device_alloc"] = stats.num_device_alloc;
+  result["num_device_free"] = stats.num_device_free;
+  result["max_split_size"] = stats.max_split_size;
+  py::dict privatePools;
+  compat::forEachPrivatePoolReserved(stats, [&](const auto& pool, const auto& reserved) {
+    privatePools[py::cast(pool)] = statsToDict(reserved);
+  });
+  result["reserved_bytes_by_private_pools"] = std::move(privatePools);
+  return result;
+}
+
+// --- Host memory ------------------------------------------------------------------------------------------------
 
 py::dict durationToDict(const c10::CachingAllocator::DurationStat& stat) {
   py::dict result;
@@ -305,6 +347,7 @@ void initMemoryBindings(py::module_& m) {
           return allocator().getMemoryFraction(device);
         }));
 
+  m.def("_memory_stats", wrap_pybind_function(&memoryStats));
   m.def("_memory_snapshot", wrap_pybind_function(&memorySnapshot));
   m.def("_record_memory_history", wrap_pybind_function(&recordMemoryHistory));
   m.def("_allocation_traceback", wrap_pybind_function(&allocationTraceback));

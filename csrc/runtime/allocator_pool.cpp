@@ -1,6 +1,8 @@
 // Best fit, splitting and merging.  See allocator_pool.h.
 #include "runtime/allocator_pool.h"
 
+#include "runtime/block_table.h"
+
 #include <c10/util/llvmMathExtras.h>
 
 #include <bit>
@@ -80,6 +82,7 @@ Block* BlockIndex::newBlock() {
 }
 
 void BlockIndex::recycle(Block* block) {
+  BlockTable::clear(block->pointer);
   block->pool = nullptr;
   block->previous = block->next = nullptr;
   block->context.reset();
@@ -110,6 +113,7 @@ Block* BlockIndex::addSegment(BlockPool& pool, void* pointer, size_t size, bool 
   block->pool = &pool;
   block->large = large;
   block->poisoned = false;
+  BlockTable::set(pointer, block);
   segments_.emplace(reinterpret_cast<uintptr_t>(pointer), block);
   ++pool.owner->segments;
   return block;
@@ -159,6 +163,7 @@ void BlockIndex::cut(Block* block, size_t size, const AllocatorConfig& config, S
   }
   Block* remainder = newBlock();
   remainder->pointer = static_cast<char*>(block->pointer) + size;
+  BlockTable::set(remainder->pointer, remainder);
   remainder->size = rest;
   remainder->pool = block->pool;
   remainder->large = block->large;
@@ -223,21 +228,6 @@ void BlockIndex::collectFreeSegments(const BlockPool& pool, bool large, std::vec
       result.push_back(block);
     }
   }
-}
-
-Block* BlockIndex::find(const void* pointer) const {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  auto after = segments_.upper_bound(address);
-  if (after == segments_.begin()) {
-    return nullptr;
-  }
-  for (Block* block = std::prev(after)->second; block != nullptr; block = block->next) {
-    const auto start = reinterpret_cast<uintptr_t>(block->pointer);
-    if (address >= start && address - start < block->size) {
-      return block;
-    }
-  }
-  return nullptr;
 }
 
 } // namespace simdev

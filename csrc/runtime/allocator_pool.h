@@ -165,8 +165,6 @@ class BlockIndex {
 
   // First blocks of all segments, by address.
   const std::map<uintptr_t, Block*>& segments() const noexcept { return segments_; }
-  // The block that contains the address, or nullptr.
-  Block* find(const void* pointer) const;
   // Goes up with every search of a FreeSet; ages of free blocks are counted in it.
   uint64_t clock() const noexcept { return clock_; }
 

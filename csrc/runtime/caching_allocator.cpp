@@ -1,6 +1,8 @@
 // The allocator that PyTorch sees, and its registration.
 #include "runtime/caching_allocator.h"
 
+#include "compat.h"
+#include "runtime/block_table.h"
 #include "runtime/env.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -15,10 +17,29 @@ void reportUsage(DeviceMemory& memory, void* pointer, int64_t size, c10::Device 
   c10::reportMemoryUsageToProfiler(pointer, size, allocated, reserved, device);
 }
 
-// Applies SIMDEV_ALLOC_CONF.  The keys are those of PYTORCH_ALLOC_CONF, which c10 parses by itself and which it overrides.
+// c10's parser passes over keys it does not know: they may be another accelerator's.
+void checkKeys(const std::string& settings) {
+  const c10::CachingAllocator::ConfigTokenizer tokens(settings);
+  const auto& keys = c10::CachingAllocator::AcceleratorAllocatorConfig::getKeys();
+  for (size_t i = 0; i < tokens.size(); i = tokens.skipKey(i) + 2) {
+    TORCH_CHECK_VALUE(keys.contains(tokens[i]), "unknown key '", tokens[i], "'");
+  }
+}
+
+// SIMDEV_ALLOC_CONF overrides PYTORCH_ALLOC_CONF, which c10 reads by itself.  The keys are the same.
 void applySettings() {
-  if (const std::string settings = envString("SIMDEV_ALLOC_CONF"); !settings.empty()) {
+  const std::string settings = envString("SIMDEV_ALLOC_CONF");
+  if (settings.empty()) {
+    return;
+  }
+  try {
+    checkKeys(settings);
     c10::CachingAllocator::setAllocatorSettings(settings);
+  } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(false, "SIMDEV_ALLOC_CONF='", settings, "' is malformed: ", compat::message(error));
+  }
+  if (c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments()) {
+    TORCH_WARN("simdev has no expandable segments: the setting in SIMDEV_ALLOC_CONF has no effect");
   }
 }
 
@@ -39,7 +60,8 @@ DeviceMemory& CachingAllocator::startDevice(c10::DeviceIndex device) {
   if (DeviceMemory* memory = slot.load(std::memory_order_acquire)) {
     return *memory;
   }
-  applySettings();
+  static std::once_flag settingsApplied; // the settings are for all devices; a malformed one throws again
+  std::call_once(settingsApplied, &applySettings);
   auto memory = std::make_unique<DeviceMemory>(device, envBool("SIMDEV_MEMORY_SANITIZER"));
   memory->setHistory(history_, /*clear=*/false);
   slot.store(memory.get(), std::memory_order_release);
@@ -70,35 +92,32 @@ c10::DataPtr CachingAllocator::allocate(size_t n) {
 c10::DataPtr CachingAllocator::allocate(size_t n, c10::DeviceIndex index, StreamHandle stream) {
   const c10::Device device(kDeviceType, index);
   if (C10_UNLIKELY(n == 0)) {
-    return {nullptr, nullptr, &deleteBlock, device};
+    return {nullptr, nullptr, &deletePointer, device};
   }
   DeviceMemory& memory = memoryOf(index);
   Block* block = memory.allocate(n, stream);
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     reportUsage(memory, block->pointer, static_cast<int64_t>(block->size), device);
   }
-  return {block->pointer, block, &deleteBlock, device};
+  return {block->pointer, block->pointer, &deletePointer, device};
 }
 
-void CachingAllocator::deleteBlock(void* context) {
+void CachingAllocator::deletePointer(void* pointer) {
   if (C10_UNLIKELY(isInBadFork())) {
     return; // the memory is the parent's
   }
-  auto* block = static_cast<Block*>(context);
+  Block* block = BlockTable::find(pointer);
+  if (C10_UNLIKELY(block == nullptr)) {
+    return; // the null pointer of an empty tensor, handed to raw_deallocate()
+  }
   DeviceMemory& memory = *block->memory;
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    void* pointer = block->pointer;
     const auto size = static_cast<int64_t>(block->size);
     memory.free(block);
     reportUsage(memory, pointer, -size, c10::Device(kDeviceType, memory.device()));
   } else {
     memory.free(block);
   }
-}
-
-bool CachingAllocator::is_simple_data_ptr(const c10::DataPtr& data) const {
-  const auto* block = data.cast_context<Block>(&deleteBlock);
-  return block == nullptr ? data.get() == data.get_context() : block->pointer == data.get();
 }
 
 void CachingAllocator::copy_data(void* dest, const void* src, std::size_t count) const {
@@ -124,8 +143,11 @@ void CachingAllocator::emptyCache(c10::MempoolId_t pool) {
 }
 
 void CachingAllocator::recordStream(const c10::DataPtr& data, c10::Stream stream) {
-  // Memory of other origin (from_blob, another process) is its owner's to protect, as in CUDA; so is an empty tensor.
-  if (Block* block = data.cast_context<Block>(&deleteBlock)) {
+  // Memory of other origin (from_blob, another process) is its owner's to protect, as in CUDA.
+  if (data.get_deleter() != &deletePointer) {
+    return;
+  }
+  if (Block* block = BlockTable::find(data.get_context())) { // none for an empty tensor
     block->memory->recordStream(block, {Stream(stream).handle(), stream.device_index()});
   }
 }
@@ -153,25 +175,15 @@ std::pair<size_t, size_t> CachingAllocator::getMemoryInfo(c10::DeviceIndex devic
 void* CachingAllocator::rawAllocate(size_t n, c10::DeviceIndex device, StreamHandle stream) {
   lazyInit();
   checkDeviceIndex(device);
-  c10::DataPtr data = allocate(n, device, stream);
-  void* pointer = data.get();
-  if (pointer != nullptr) {
-    std::lock_guard<std::mutex> lock(rawMutex_);
-    raw_.emplace(pointer, std::move(data));
-  }
-  return pointer;
+  return allocate(n, device, stream).release_context();
 }
 
 void CachingAllocator::rawDelete(void* pointer) {
-  c10::DataPtr data; // freed after the lock
-  if (pointer == nullptr) {
-    return;
+  if (pointer != nullptr) {
+    const Block* block = BlockTable::find(pointer);
+    TORCH_CHECK(block != nullptr && block->memory->isAllocated(block), "invalid device pointer: ", pointer);
+    deletePointer(pointer);
   }
-  std::lock_guard<std::mutex> lock(rawMutex_);
-  const auto found = raw_.find(pointer);
-  TORCH_CHECK(found != raw_.end(), "invalid device pointer: ", pointer);
-  data = std::move(found->second);
-  raw_.erase(found);
 }
 
 void CachingAllocator::setMemoryFraction(double fraction, c10::DeviceIndex device) {
@@ -225,12 +237,8 @@ MemorySnapshot CachingAllocator::snapshot(std::optional<c10::MempoolId_t> pool, 
 }
 
 std::shared_ptr<c10::GatheredContext> CachingAllocator::contextForPointer(const void* pointer) {
-  std::shared_ptr<c10::GatheredContext> context;
-  if (isInitialized()) {
-    forEachDevice(
-        [&](DeviceMemory& memory) { context = context != nullptr ? context : memory.contextOf(pointer); });
-  }
-  return context;
+  const Block* block = BlockTable::find(pointer);
+  return block != nullptr && isInitialized() ? block->memory->contextOf(block) : nullptr;
 }
 
 } // namespace simdev

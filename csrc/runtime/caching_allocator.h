@@ -21,7 +21,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 namespace simdev {
@@ -34,11 +33,8 @@ class CachingAllocator final : public c10::DeviceAllocator {
 
   // On the current device, for use on its current stream.  n == 0 gives a null pointer with the right device.
   c10::DataPtr allocate(size_t n) override;
-  // The context of a DataPtr is the allocator's Block, not the pointer, so there is no raw interface of c10's kind (see
-  // rawAllocate) ...
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  // ... but what allocate() returned is as simple as a DataPtr gets: copy-on-write may wrap it.
-  bool is_simple_data_ptr(const c10::DataPtr& data) const override;
+  // A DataPtr's context is its pointer, so raw_allocate() works, and copy-on-write storage.
+  c10::DeleterFnPtr raw_deleter() const override { return &deletePointer; }
   void copy_data(void* dest, const void* src, std::size_t count) const override;
 
   // --- c10::DeviceAllocator.  device == -1 stands for the current device. ---
@@ -56,7 +52,7 @@ class CachingAllocator final : public c10::DeviceAllocator {
   // For work on a given stream of a given device; the fast way for whoever knows both.
   c10::DataPtr allocate(size_t n, c10::DeviceIndex device, StreamHandle stream);
 
-  // Plain pointers, for other frameworks.  rawDelete throws for a pointer that rawAllocate did not return.
+  // Plain pointers, for other frameworks.  rawDelete throws for what is not the start of live memory.
   void* rawAllocate(size_t n, c10::DeviceIndex device, StreamHandle stream);
   void rawDelete(void* pointer);
 
@@ -87,13 +83,11 @@ class CachingAllocator final : public c10::DeviceAllocator {
   template <class Function>
   void forEachDevice(Function&& function);
 
-  static void deleteBlock(void* context);
+  static void deletePointer(void* pointer);
 
   std::array<std::atomic<DeviceMemory*>, kMaxDevices> devices_{};
   std::mutex startMutex_;
   HistorySettings history_; // guarded by startMutex_
-  std::mutex rawMutex_;
-  std::unordered_map<void*, c10::DataPtr> raw_; // guarded by rawMutex_
 };
 
 // Lives until the process ends, whatever order things are destroyed in.

@@ -194,6 +194,11 @@ void DeviceMemory::recordStream(Block* block, StreamUse use) {
   }
 }
 
+bool DeviceMemory::isAllocated(const Block* block) {
+  std::lock_guard<SpinLock> guard(lock_);
+  return block->state == BlockState::Allocated;
+}
+
 void DeviceMemory::recordUses(Block* block, const std::vector<StreamUse>& uses) noexcept {
   std::vector<PendingFree> pending;
   for (const StreamUse& use : uses) {
@@ -540,12 +545,9 @@ void DeviceMemory::snapshot(
   result.traces.push_back(includeTraces ? traceRing_.inOrder() : std::vector<TraceEntry>());
 }
 
-std::shared_ptr<c10::GatheredContext> DeviceMemory::contextOf(const void* pointer) {
+std::shared_ptr<c10::GatheredContext> DeviceMemory::contextOf(const Block* block) {
   std::lock_guard<SpinLock> guard(lock_);
-  const Block* block = index_.find(pointer);
-  return block != nullptr && block->pointer == pointer && block->state == BlockState::Allocated
-             ? block->context
-             : nullptr;
+  return block->state == BlockState::Allocated ? block->context : nullptr;
 }
 
 } // namespace simdev

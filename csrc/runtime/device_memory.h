@@ -79,6 +79,7 @@ class DeviceMemory {
 
   // Keeps the block from reuse after its free until work that `stream` has by then is done.
   void recordStream(Block* block, StreamUse use);
+  bool isAllocated(const Block* block);
 
   // Gives free segments back to the driver: those of one private pool, or ({0, 0}) of the default pool and all private
   // pools that nobody holds.  Waits for blocks that other streams still use.
@@ -105,7 +106,7 @@ class DeviceMemory {
   void setHistory(const HistorySettings& settings, bool clear);
   // Adds to `result`; `pool` limits the segments to one memory pool.
   void snapshot(MemorySnapshot& result, std::optional<c10::MempoolId_t> pool, bool includeTraces);
-  std::shared_ptr<c10::GatheredContext> contextOf(const void* pointer);
+  std::shared_ptr<c10::GatheredContext> contextOf(const Block* block);
 
  private:
   // Why an allocation or a free cannot take the fast path.
