@@ -12,8 +12,13 @@ constinit thread_local ThreadState thisThread;
 
 namespace {
 
-// Apart from ThreadState because its destructor makes every access slower, and only failing calls need it.
-thread_local std::string lastDetail;
+// Apart from ThreadState because its destructor makes every access slower, and only failing calls need it.  Calls may
+// still fail after it has run: in destructors of static objects, for instance.
+struct Detail {
+  std::string text;
+  ~Detail() { thisThread.detailGone = true; }
+};
+thread_local Detail lastDetail;
 
 struct ErrorText {
   simError_t code;
@@ -79,7 +84,9 @@ void fail(simError_t code) { throw Failure{code, {}}; }
 
 simError_t keepError(simError_t code, std::string detail) noexcept {
   thisThread.lastError = code;
-  lastDetail = std::move(detail);
+  if (!thisThread.detailGone) {
+    lastDetail.text = std::move(detail);
+  }
   return code;
 }
 
@@ -93,4 +100,6 @@ simError_t simGetLastError() { return std::exchange(sim::thisThread.lastError, s
 
 simError_t simPeekAtLastError() { return sim::thisThread.lastError; }
 
-const char* simGetLastErrorDetail() { return sim::lastDetail.c_str(); }
+const char* simGetLastErrorDetail() {
+  return sim::thisThread.detailGone ? "" : sim::lastDetail.text.c_str();
+}

@@ -2,6 +2,7 @@
 #include "event.h"
 
 #include <mutex>
+#include <utility>
 
 #include "capture.h"
 #include "device.h"
@@ -13,19 +14,21 @@ namespace sim {
 
 namespace {
 
-// Events are taken from here and come back; the objects live for ever.
+// Events are taken from here and come back; the objects live for ever, in blocks.
+constexpr size_t kBlock = 64;
 SpinLock freeLock;
 Event* freeEvents = nullptr;
 
 Event& takeEvent() {
-  {
-    std::lock_guard lock(freeLock);
-    if (Event* const event = freeEvents) {
-      freeEvents = event->nextFree;
-      return *event;
+  std::lock_guard lock(freeLock);
+  if (freeEvents == nullptr) {
+    static auto* const blocks = new std::vector<std::unique_ptr<Event[]>>;
+    const auto& block = blocks->emplace_back(std::make_unique<Event[]>(kBlock));
+    for (size_t i = 0; i < kBlock; ++i) {
+      block[i].nextFree = std::exchange(freeEvents, &block[i]);
     }
   }
-  return *new Event;
+  return *std::exchange(freeEvents, freeEvents->nextFree);
 }
 
 void returnEvent(Event& event) noexcept {

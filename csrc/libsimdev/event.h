@@ -5,6 +5,7 @@
 // again, so a handle that was destroyed can be told from a live one.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>

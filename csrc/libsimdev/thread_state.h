@@ -14,6 +14,7 @@ struct Execution;
 struct ThreadState {
   int device = 0; // simSetDevice
   simError_t lastError = simSuccess;
+  bool detailGone = false; // the thread is ending, and the text of its last error with it
   Execution* execution = nullptr; // the device code that runs on this thread now; null outside of device code
 };
 
