@@ -1,7 +1,8 @@
 // The driver over libsimdev.
 //
-// Each method is the SDK's call of the same meaning, with errors turned into exceptions.  A vendor's driver reads the same
-// with the vendor's prefix in place of `sim`.  Does not live here: anything that holds for every chip.
+// Each method is the SDK's call of the same meaning, with errors turned into exceptions.  A vendor's driver
+// reads the same with the vendor's prefix in place of `sim`.  Does not live here: anything that holds for
+// every chip.
 #include <c10/util/Exception.h>
 
 #include <array>
@@ -30,13 +31,15 @@ std::string describe(simError_t error) {
     }
     const char* const blocking = std::getenv("SIMDEV_LAUNCH_BLOCKING");
     if (blocking == nullptr || std::strcmp(blocking, "1") != 0) {
-      text += " (reported asynchronously at a later call; set SIMDEV_LAUNCH_BLOCKING=1 to see the operator that failed)";
+      text +=
+          " (reported asynchronously at a later call; set SIMDEV_LAUNCH_BLOCKING=1 to see the operator that "
+          "failed)";
     }
     return text;
   }
   if (error == simErrorBadFork) {
-    return "Cannot re-initialize simdev in forked subprocess. To use simdev with multiprocessing, you must use the "
-           "'spawn' start method";
+    return "Cannot re-initialize simdev in forked subprocess. To use simdev with multiprocessing, you must "
+           "use the 'spawn' start method";
   }
   return std::string("simdev error: ") + simGetErrorString(error) + (detail.empty() ? "" : ": ") + detail;
 }
@@ -94,8 +97,12 @@ class DeviceScope {
   bool changed_ = false;
 };
 
-simStream_t toStream(StreamHandle stream) { return static_cast<simStream_t>(stream); }
-simEvent_t toEvent(EventHandle event) { return static_cast<simEvent_t>(event); }
+simStream_t toStream(StreamHandle stream) {
+  return static_cast<simStream_t>(stream);
+}
+simEvent_t toEvent(EventHandle event) {
+  return static_cast<simEvent_t>(event);
+}
 
 void runTask(void* data) {
   try {
@@ -105,7 +112,9 @@ void runTask(void* data) {
   }
 }
 
-void destroyTask(void* data) { delete static_cast<Task*>(data); }
+void destroyTask(void* data) {
+  delete static_cast<Task*>(data);
+}
 
 // The SDK's kernels get more context than ours; the function to call travels in front of its arguments.
 struct KernelHeader {
@@ -231,7 +240,8 @@ class SimulatorDriver final : public Driver {
   // --- Copies ---
 
   void memcpyAsync(void* dst, const void* src, size_t bytes, MemcpyKind kind, StreamHandle stream) override {
-    constexpr simMemcpyKind kKinds[] = {simMemcpyHostToDevice, simMemcpyDeviceToHost, simMemcpyDeviceToDevice};
+    constexpr simMemcpyKind kKinds[] = {
+        simMemcpyHostToDevice, simMemcpyDeviceToHost, simMemcpyDeviceToDevice};
     SIM_CHECK(simMemcpyAsync(dst, src, bytes, kKinds[static_cast<size_t>(kind)], toStream(stream)));
   }
 
@@ -339,7 +349,8 @@ class SimulatorDriver final : public Driver {
   CaptureStatus captureStatus(StreamHandle stream) override {
     simStreamCaptureStatus status = simStreamCaptureStatusNone;
     SIM_CHECK(simStreamIsCapturing(toStream(stream), &status));
-    constexpr CaptureStatus kStatus[] = {CaptureStatus::None, CaptureStatus::Active, CaptureStatus::Invalidated};
+    constexpr CaptureStatus kStatus[] = {
+        CaptureStatus::None, CaptureStatus::Active, CaptureStatus::Invalidated};
     return kStatus[status];
   }
 
@@ -353,7 +364,9 @@ class SimulatorDriver final : public Driver {
     SIM_CHECK(simGraphLaunch(static_cast<simGraphExec_t>(graph), toStream(stream)));
   }
 
-  void destroyGraph(GraphHandle graph) noexcept override { ignore(simGraphDestroy(static_cast<simGraph_t>(graph))); }
+  void destroyGraph(GraphHandle graph) noexcept override {
+    ignore(simGraphDestroy(static_cast<simGraph_t>(graph)));
+  }
 
   void destroyGraphExec(GraphExecHandle graph) noexcept override {
     ignore(simGraphExecDestroy(static_cast<simGraphExec_t>(graph)));

@@ -25,8 +25,8 @@ uintptr_t reserveAddresses(size_t bytes) noexcept {
 AddressSpace::AddressSpace(const Config& config) : count_(config.deviceCount) {
   const size_t slots = static_cast<size_t>(count_) * (count_ + 1);
   const size_t smallest = std::bit_ceil(config.memoryLimit);
-  // Twice the capacity lets a device use all of it however fragmented it is; under a limit on address space (ulimit -v)
-  // or with many large devices it has to do with less.
+  // Twice the capacity lets a device use all of it however fragmented it is; under a limit on address space
+  // (ulimit -v) or with many large devices it has to do with less.
   for (size_t size = 2 * smallest; size >= smallest && base_ == 0; size /= 2) {
     shift_ = std::countr_zero(size);
     if (slots <= (size_t{1} << 46) / size) {
@@ -43,7 +43,8 @@ AddressSpace::AddressSpace(const Config& config) : count_(config.deviceCount) {
         slots * smallest >> 30);
   }
   for (int device = 0; device < count_; ++device) {
-    // A fork would make the parent copy every page it writes afterwards; the child cannot use the memory anyway.
+    // A fork would make the parent copy every page it writes afterwards; the child cannot use the memory
+    // anyway.
     madvise(reinterpret_cast<void*>(window(device) + offset(device)), windowSize(), MADV_DONTFORK);
   }
 }

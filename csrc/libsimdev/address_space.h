@@ -5,10 +5,10 @@
 //   | window 0 .. window D-1 |  D slots  |  D slots  | ... |  D slots  |       every slot is W bytes
 //   ^ base                     row 0       row 1             row D-1
 //
-// The memory of device i is slot i of row i.  Hence its offset from the window is (i + 1) * D * W, and adding that offset
-// to another device's window j leads to slot j of row i: no memory there either.  So device code that applies its own
-// offset to a pointer of another device faults, exactly like host code that uses a device pointer.  Untouched address
-// space costs nothing.
+// The memory of device i is slot i of row i.  Hence its offset from the window is (i + 1) * D * W, and adding
+// that offset to another device's window j leads to slot j of row i: no memory there either.  So device code
+// that applies its own offset to a pointer of another device faults, exactly like host code that uses a
+// device pointer.  Untouched address space costs nothing.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +28,17 @@ class AddressSpace {
 
   size_t windowSize() const noexcept { return size_t{1} << shift_; }
   uintptr_t window(int device) const noexcept { return base_ + (static_cast<uintptr_t>(device) << shift_); }
-  uintptr_t offset(int device) const noexcept { return static_cast<uintptr_t>((device + 1) * count_) << shift_; }
+  uintptr_t offset(int device) const noexcept {
+    return static_cast<uintptr_t>((device + 1) * count_) << shift_;
+  }
   // The device whose window the address lies in, or -1.
   int deviceOf(const void* pointer) const noexcept {
     const uintptr_t slot = (reinterpret_cast<uintptr_t>(pointer) - base_) >> shift_;
     return slot < static_cast<uintptr_t>(count_) ? static_cast<int>(slot) : -1;
   }
 
-  // What an address behind the windows is: `device` looked for window + `at` of device `owner` with its own offset.
+  // What an address behind the windows is: `device` looked for window + `at` of device `owner` with its own
+  // offset.
   struct Image {
     int device = -1;
     int owner = -1;

@@ -1,7 +1,7 @@
 // Allocation inside a window, and the memory behind it.
 //
-// Memory that has been touched once stays accessible and resident after it is freed, up to a limit, so that the next large
-// allocation costs neither a system call nor a page fault.
+// Memory that has been touched once stays accessible and resident after it is freed, up to a limit, so that
+// the next large allocation costs neither a system call nor a page fault.
 #include "arena.h"
 
 #include <sys/mman.h>
@@ -14,7 +14,9 @@ namespace {
 
 constexpr size_t kLargeBytes = size_t{1} << 20;
 
-constexpr size_t roundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+constexpr size_t roundUp(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 } // namespace
 

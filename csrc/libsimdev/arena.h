@@ -1,8 +1,8 @@
 // One memory: the allocations of a device, or of page-locked host memory.
 //
-// An arena hands out addresses of a *window* and keeps memory behind them at window + distance.  For a device the
-// window itself is never accessible (address_space.h); for host memory the distance is 0.  Waiting for work that
-// still uses an allocation is up to the caller.
+// An arena hands out addresses of a *window* and keeps memory behind them at window + distance.  For a device
+// the window itself is never accessible (address_space.h); for host memory the distance is 0.  Waiting for
+// work that still uses an allocation is up to the caller.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace sim {
 
-constexpr size_t kGranule = size_t{2} << 20; // the size of a huge page; memory is made accessible in these steps
+constexpr size_t kGranule = size_t{2}
+                            << 20; // the size of a huge page; memory is made accessible in these steps
 
 struct Allocation {
   uintptr_t base = 0;
@@ -38,8 +39,8 @@ class Arena {
 
   // Null when the capacity, or the machine's memory, is exhausted.
   void* allocate(size_t bytes);
-  // Freeing is in two steps.  First the allocation disappears from find(), or nothing happens if there is none that
-  // starts here; then, when nobody uses the memory any more, it is given back.
+  // Freeing is in two steps.  First the allocation disappears from find(), or nothing happens if there is
+  // none that starts here; then, when nobody uses the memory any more, it is given back.
   std::optional<Allocation> forget(const void* pointer);
   void giveBack(const Allocation& allocation);
   // The allocation that contains the pointer.

@@ -16,7 +16,8 @@ std::atomic<int> activeCaptures{0};
 namespace {
 
 std::vector<std::shared_ptr<Capture>>& captures() {
-  static auto* const all = new std::vector<std::shared_ptr<Capture>>; // guarded by the lock; outlives everything
+  static auto* const all =
+      new std::vector<std::shared_ptr<Capture>>; // guarded by the lock; outlives everything
   return *all;
 }
 
@@ -42,12 +43,12 @@ std::mutex& Capture::mutex() noexcept {
 Capture::Capture(Stream& origin, simStreamCaptureMode mode) : mode_(mode), participants_{{&origin, {}}} {}
 
 const Capture::Participant& Capture::participant(const Stream& stream) const {
-  return *std::find_if(
-      participants_.begin(), participants_.end(), [&](const Participant& one) { return one.stream == &stream; });
+  return *std::find_if(participants_.begin(), participants_.end(), [&](const Participant& one) {
+    return one.stream == &stream;
+  });
 }
 
-void Capture::join(
-    const std::shared_ptr<Capture>& self, Stream& stream, const std::vector<uint32_t>& nodes) {
+void Capture::join(const std::shared_ptr<Capture>& self, Stream& stream, const std::vector<uint32_t>& nodes) {
   participants_.push_back({&stream, nodes});
   stream.capture = self;
   stream.setCapturing(true);
@@ -237,8 +238,8 @@ void refuseUnsafeCallSlow() {
   std::lock_guard lock(Capture::mutex());
   bool refused = false;
   for (const auto& capture : captures()) {
-    if (capture->mode_ == simStreamCaptureModeGlobal ||
-        (capture->mode_ == simStreamCaptureModeThreadLocal && capture->thread_ == std::this_thread::get_id())) {
+    if (capture->mode_ == simStreamCaptureModeGlobal || (capture->mode_ == simStreamCaptureModeThreadLocal &&
+                                                         capture->thread_ == std::this_thread::get_id())) {
       capture->invalidate();
       refused = true;
     }

@@ -1,7 +1,7 @@
 // Stream capture: turning work that is given to streams into the nodes of a graph.
 //
-// One lock guards all captures; they are rare, and everything that happens in one has to be consistent across its
-// streams.  The checks that every call makes first are a load of a counter or a flag.
+// One lock guards all captures; they are rare, and everything that happens in one has to be consistent across
+// its streams.  The checks that every call makes first are a load of a counter or a flag.
 #pragma once
 
 #include <atomic>

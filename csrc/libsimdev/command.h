@@ -1,8 +1,8 @@
 // What can stand in a stream's queue, and in a graph's nodes.
 //
-// Commands are plain data in the style of a GPU's command buffer: a header and what the kind needs, in whole cells of
-// a cache line.  They are written in place, run in place, and contain addresses as the device's code sees them.
-// Running them is execute.cpp; moving them is command_queue.h.
+// Commands are plain data in the style of a GPU's command buffer: a header and what the kind needs, in whole
+// cells of a cache line.  They are written in place, run in place, and contain addresses as the device's code
+// sees them. Running them is execute.cpp; moving them is command_queue.h.
 #pragma once
 
 #include <cstdint>
@@ -100,10 +100,12 @@ struct RetireCommand : Command {
 // The kernel arguments and staged bytes that travel inside of a command; more goes to the heap.
 constexpr size_t kInlineBytes = 192;
 
-constexpr uint16_t cellsFor(size_t bytes) { return static_cast<uint16_t>((bytes + kCacheLine - 1) / kCacheLine); }
+constexpr uint16_t cellsFor(size_t bytes) {
+  return static_cast<uint16_t>((bytes + kCacheLine - 1) / kCacheLine);
+}
 
-// Runs a command on the calling thread, which is the worker of `stream`, as code of `device`.  `launchStream` is the
-// stream that the program gave the work to: kernels see it, and it keeps their errors.
+// Runs a command on the calling thread, which is the worker of `stream`, as code of `device`.  `launchStream`
+// is the stream that the program gave the work to: kernels see it, and it keeps their errors.
 void execute(Command& command, Stream& stream, Device& device, Stream& launchStream) noexcept;
 // Frees what the command owns, once, whether or not it has run.
 void dispose(Command& command) noexcept;

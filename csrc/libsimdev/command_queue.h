@@ -1,9 +1,10 @@
 // The bounded queue between the threads that use a stream and the stream's worker.
 //
-// A ring of cells of one cache line each; a command takes as many neighbouring cells as it needs.  Handing over a command
-// writes its cells and then the first word of the first: the worker, which polls that word, gets the flag and the
-// command in one cache miss.  Positions are counted in cells from the beginning of time, and are the tickets of the stream's
-// timeline.  Producers exclude each other by a lock of their own (stream.h).
+// A ring of cells of one cache line each; a command takes as many neighbouring cells as it needs.  Handing
+// over a command writes its cells and then the first word of the first: the worker, which polls that word,
+// gets the flag and the command in one cache miss.  Positions are counted in cells from the beginning of
+// time, and are the tickets of the stream's timeline.  Producers exclude each other by a lock of their own
+// (stream.h).
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,8 @@ class CommandQueue {
   // The position behind everything that has been committed.
   uint64_t tail() const noexcept { return tail_.load(std::memory_order_acquire); }
 
-  // Room for a command, or null when that has to wait until the worker reaches roomAt(cells).  Looks at the worker's
-  // progress only when the queue seems full, because each look takes a cache line from the worker.
+  // Room for a command, or null when that has to wait until the worker reaches roomAt(cells).  Looks at the
+  // worker's progress only when the queue seems full, because each look takes a cache line from the worker.
   Command* reserve(uint16_t cells, const Timeline& progress) noexcept {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     const uint64_t pad = padBefore(tail, cells);
@@ -67,7 +68,8 @@ class CommandQueue {
     return std::atomic_ref(command->ready).load(order) != 0 ? command : nullptr;
   }
 
-  // Removes the front and returns the worker's new position.  The cells can be reused when the timeline says so.
+  // Removes the front and returns the worker's new position.  The cells can be reused when the timeline says
+  // so.
   uint64_t pop() noexcept {
     Command* const command = at(head_);
     const uint16_t cells = command->cells;

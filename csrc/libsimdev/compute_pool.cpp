@@ -28,7 +28,11 @@ void ComputePool::Loop::work() noexcept {
 }
 
 void ComputePool::parallelFor(
-    Execution& execution, uint64_t count, uint64_t grain, int priority, LoopBody body) noexcept {
+    Execution& execution,
+    uint64_t count,
+    uint64_t grain,
+    int priority,
+    LoopBody body) noexcept {
   if (threads_ == 1 || count <= grain) {
     body.function(body.data, 0, count);
     return;

@@ -1,7 +1,7 @@
 // The compute threads of a device.
 //
-// A launch of many blocks is a loop that the stream's worker starts and that the device's other compute threads join.
-// They start when the first such launch comes, and sleep while there is none.
+// A launch of many blocks is a loop that the stream's worker starts and that the device's other compute
+// threads join. They start when the first such launch comes, and sleep while there is none.
 #pragma once
 
 #include <atomic>
@@ -29,9 +29,10 @@ class ComputePool {
   // The caller and its helpers.
   int threads() const noexcept { return threads_; }
 
-  // Runs the body over [0, count) in pieces of `grain`, on the calling thread and on those of the others that are free; the
-  // helpers prefer the loop with the smallest priority.
-  void parallelFor(Execution& execution, uint64_t count, uint64_t grain, int priority, LoopBody body) noexcept;
+  // Runs the body over [0, count) in pieces of `grain`, on the calling thread and on those of the others that
+  // are free; the helpers prefer the loop with the smallest priority.
+  void
+  parallelFor(Execution& execution, uint64_t count, uint64_t grain, int priority, LoopBody body) noexcept;
 
  private:
   struct Loop {

@@ -24,8 +24,20 @@ std::optional<uint64_t> parseNumber(const char* text, bool units) {
   static constexpr struct {
     const char* suffix;
     size_t factor;
-  } kUnits[] = {{"", 1}, {"K", kKiB}, {"KB", kKiB}, {"KIB", kKiB}, {"M", kMiB}, {"MB", kMiB}, {"MIB", kMiB}, {"G", kGiB}, {"GB", kGiB}, {"GIB", kGiB},
-                {"T", kTiB}, {"TB", kTiB}, {"TIB", kTiB}};
+  } kUnits[] = {
+      {"", 1},
+      {"K", kKiB},
+      {"KB", kKiB},
+      {"KIB", kKiB},
+      {"M", kMiB},
+      {"MB", kMiB},
+      {"MIB", kMiB},
+      {"G", kGiB},
+      {"GB", kGiB},
+      {"GIB", kGiB},
+      {"T", kTiB},
+      {"TB", kTiB},
+      {"TIB", kTiB}};
   uint64_t value = 0;
   const char* end = text;
   for (; std::isdigit(static_cast<unsigned char>(*end)); ++end) {
@@ -46,7 +58,12 @@ std::optional<uint64_t> parseNumber(const char* text, bool units) {
 
 // An unset or empty variable means `otherwise`.
 uint64_t number(
-    const char* variable, uint64_t otherwise, uint64_t least, uint64_t greatest, bool units, const char* accepted) {
+    const char* variable,
+    uint64_t otherwise,
+    uint64_t least,
+    uint64_t greatest,
+    bool units,
+    const char* accepted) {
   const char* text = std::getenv(variable);
   if (text == nullptr || *text == '\0') {
     return otherwise;
@@ -76,19 +93,29 @@ int defaultThreads(int cpus) {
 } // namespace
 
 Config readConfig() {
-  const size_t ram = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t ram =
+      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const auto wholeGranules = [](size_t bytes) { return bytes / (2 * kMiB) * (2 * kMiB); };
   const char* size = "a number of bytes, or of KiB, MiB, GiB, TiB with that suffix (or K, M, G, T)";
   Config config;
   config.deviceCount = static_cast<int>(
       number("SIMDEV_DEVICE_COUNT", 2, 0, kMaxDevices, false, "a whole number of devices from 0 to 64"));
-  config.memoryLimit = wholeGranules(
-      number("SIMDEV_MEMORY_LIMIT", std::min(16 * kGiB, ram / 4 * 3), 2 * kMiB, 16 * kTiB, true,
-             "2MiB to 16TiB: a number of bytes, or with a suffix K, M, G, T, KiB, MiB, GiB or TiB"));
+  config.memoryLimit = wholeGranules(number(
+      "SIMDEV_MEMORY_LIMIT",
+      std::min(16 * kGiB, ram / 4 * 3),
+      2 * kMiB,
+      16 * kTiB,
+      true,
+      "2MiB to 16TiB: a number of bytes, or with a suffix K, M, G, T, KiB, MiB, GiB or TiB"));
   config.hostMemoryLimit = wholeGranules(ram);
   config.numCpus = availableCpus();
   config.numThreads = static_cast<int>(number(
-      "SIMDEV_NUM_THREADS", defaultThreads(config.numCpus), 1, 1024, false, "a whole number of threads from 1 to 1024"));
+      "SIMDEV_NUM_THREADS",
+      defaultThreads(config.numCpus),
+      1,
+      1024,
+      false,
+      "a whole number of threads from 1 to 1024"));
   config.idleMemory = number("SIMDEV_IDLE_MEMORY", kGiB, 0, SIZE_MAX, true, size);
   config.launchBlocking = number("SIMDEV_LAUNCH_BLOCKING", 0, 0, 1, false, "0 or 1") != 0;
   config.stickyErrors = number("SIMDEV_STICKY_ERRORS", 0, 0, 1, false, "0 or 1") != 0;

@@ -14,8 +14,8 @@ namespace sim {
 
 namespace {
 
-// Up to here, a copy that the caller has to wait for is made by the calling thread once the stream is idle, which spares
-// handing it over; larger ones are worth the compute threads.
+// Up to here, a copy that the caller has to wait for is made by the calling thread once the stream is idle,
+// which spares handing it over; larger ones are worth the compute threads.
 constexpr size_t kCallerCopies = 1024 * 1024;
 // Up to here, a pageable source is copied aside when the stream is busy; for more the caller waits.
 constexpr size_t kStagedBytes = 256 * 1024;
@@ -197,14 +197,15 @@ void fill(void* dst, size_t pitch, int value, size_t width, size_t height, simSt
     height = 1;
   }
   stream.touch(to.devices);
-  const uint64_t ticket = stream.push<FillCommand>("memset", 0, Stream::Errors::Report, [&](FillCommand& command) {
-    command.destination = to.address;
-    command.pitch = pitch;
-    command.width = width;
-    command.height = height;
-    command.devices = to.devices;
-    command.value = value;
-  });
+  const uint64_t ticket =
+      stream.push<FillCommand>("memset", 0, Stream::Errors::Report, [&](FillCommand& command) {
+        command.destination = to.address;
+        command.pitch = pitch;
+        command.width = width;
+        command.height = height;
+        command.devices = to.devices;
+        command.value = value;
+      });
   if (async) {
     stream.waitIfBlocking(ticket);
   } else {
@@ -222,7 +223,13 @@ void checkOwner(const void* pointer, int device) {
 }
 
 void copyPeer(
-    void* dst, int dstDevice, const void* src, int srcDevice, size_t bytes, simStream_t stream, bool async) {
+    void* dst,
+    int dstDevice,
+    const void* src,
+    int srcDevice,
+    size_t bytes,
+    simStream_t stream,
+    bool async) {
   if (bytes > 0) {
     checkOwner(dst, dstDevice);
     checkOwner(src, srcDevice);
@@ -245,7 +252,13 @@ simError_t simMemcpyAsync(void* dst, const void* src, size_t bytes, simMemcpyKin
 }
 
 simError_t simMemcpy2D(
-    void* dst, size_t dstPitch, const void* src, size_t srcPitch, size_t width, size_t height, simMemcpyKind kind) {
+    void* dst,
+    size_t dstPitch,
+    const void* src,
+    size_t srcPitch,
+    size_t width,
+    size_t height,
+    simMemcpyKind kind) {
   return api([&] { copy(dst, dstPitch, src, srcPitch, width, height, kind, nullptr, false); });
 }
 
@@ -266,7 +279,12 @@ simError_t simMemcpyPeer(void* dst, int dstDevice, const void* src, int srcDevic
 }
 
 simError_t simMemcpyPeerAsync(
-    void* dst, int dstDevice, const void* src, int srcDevice, size_t bytes, simStream_t stream) {
+    void* dst,
+    int dstDevice,
+    const void* src,
+    int srcDevice,
+    size_t bytes,
+    simStream_t stream) {
   return api([&] { copyPeer(dst, dstDevice, src, srcDevice, bytes, stream, true); });
 }
 

@@ -12,8 +12,8 @@ constinit thread_local ThreadState thisThread;
 
 namespace {
 
-// Apart from ThreadState because its destructor makes every access slower, and only failing calls need it.  Calls may
-// still fail after it has run: in destructors of static objects, for instance.
+// Apart from ThreadState because its destructor makes every access slower, and only failing calls need it.
+// Calls may still fail after it has run: in destructors of static objects, for instance.
 struct Detail {
   std::string text;
   ~Detail() { thisThread.detailGone = true; }
@@ -52,10 +52,14 @@ constexpr ErrorText kErrors[] = {
     SIM_ERROR(simErrorStreamCaptureUnmatched, "capture was not begun on this stream"),
     SIM_ERROR(simErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
     SIM_ERROR(simErrorStreamCaptureIsolation, "dependency created on work outside of the capture"),
-    SIM_ERROR(simErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream"),
+    SIM_ERROR(
+        simErrorCapturedEvent,
+        "operation not permitted on an event last recorded in a capturing stream"),
     SIM_ERROR(simErrorStreamCaptureWrongThread, "attempt to end a thread-local capture from another thread"),
     SIM_ERROR(simErrorGraphExecUpdateFailure, "the graphs differ in more than the arguments of their nodes"),
-    SIM_ERROR(simErrorBadFork, "the runtime cannot be used in a forked child of a process that had initialised it"),
+    SIM_ERROR(
+        simErrorBadFork,
+        "the runtime cannot be used in a forked child of a process that had initialised it"),
     SIM_ERROR(simErrorUnknown, "unknown error"),
 };
 #undef SIM_ERROR
@@ -80,7 +84,9 @@ void fail(simError_t code, const char* format, ...) {
   throw Failure{code, text};
 }
 
-void fail(simError_t code) { throw Failure{code, {}}; }
+void fail(simError_t code) {
+  throw Failure{code, {}};
+}
 
 simError_t keepError(simError_t code, std::string detail) noexcept {
   thisThread.lastError = code;
@@ -92,13 +98,21 @@ simError_t keepError(simError_t code, std::string detail) noexcept {
 
 } // namespace sim
 
-const char* simGetErrorName(simError_t error) { return sim::textOf(error).name; }
+const char* simGetErrorName(simError_t error) {
+  return sim::textOf(error).name;
+}
 
-const char* simGetErrorString(simError_t error) { return sim::textOf(error).text; }
+const char* simGetErrorString(simError_t error) {
+  return sim::textOf(error).text;
+}
 
-simError_t simGetLastError() { return std::exchange(sim::thisThread.lastError, simSuccess); }
+simError_t simGetLastError() {
+  return std::exchange(sim::thisThread.lastError, simSuccess);
+}
 
-simError_t simPeekAtLastError() { return sim::thisThread.lastError; }
+simError_t simPeekAtLastError() {
+  return sim::thisThread.lastError;
+}
 
 const char* simGetLastErrorDetail() {
   return sim::thisThread.detailGone ? "" : sim::lastDetail.text.c_str();

@@ -1,8 +1,8 @@
 // How failures travel inside the library, and how they leave it.
 //
-// Inside, a function that cannot do its job throws a Failure; only the C functions catch (api() below), which turns it
-// into a simError_t and keeps it for simGetLastError().  Failures of device code that arrive later are AsyncErrors, kept by
-// streams (stream.h).
+// Inside, a function that cannot do its job throws a Failure; only the C functions catch (api() below), which
+// turns it into a simError_t and keeps it for simGetLastError().  Failures of device code that arrive later
+// are AsyncErrors, kept by streams (stream.h).
 #pragma once
 
 #include <new>
@@ -26,7 +26,8 @@ struct Failure {
 // Keeps the error for the calling thread and returns it.
 simError_t keepError(simError_t code, std::string detail) noexcept __attribute__((cold));
 
-// The body of every C function.  It returns nothing, or a simError_t: simErrorNotReady is the one that is an answer.
+// The body of every C function.  It returns nothing, or a simError_t: simErrorNotReady is the one that is an
+// answer.
 template <class Body>
 simError_t api(Body&& body) noexcept {
   try {

@@ -56,8 +56,11 @@ void destroy(Event& event) {
 
 void record(Event& event, Stream& stream) {
   if (&stream.device() != event.device) {
-    fail(simErrorInvalidResourceHandle, "an event of device %d recorded on a stream of device %d",
-         event.device->index(), stream.device().index());
+    fail(
+        simErrorInvalidResourceHandle,
+        "an event of device %d recorded on a stream of device %d",
+        event.device->index(),
+        stream.device().index());
   }
   Event::Record record;
   if (stream.capturing()) {
@@ -79,10 +82,11 @@ void record(Event& event, Stream& stream) {
     record.ticket = stream.tail();
   } else {
     try {
-      record.ticket = stream.push<StampCommand>(nullptr, 0, Stream::Errors::Ignore, [&](StampCommand& command) {
-        command.event = &event;
-        command.generation = generation;
-      });
+      record.ticket =
+          stream.push<StampCommand>(nullptr, 0, Stream::Errors::Ignore, [&](StampCommand& command) {
+            command.event = &event;
+            command.generation = generation;
+          });
     } catch (...) {
       std::lock_guard lock(event.lock);
       --event.pendingStamps;
@@ -95,7 +99,8 @@ void record(Event& event, Stream& stream) {
   }
 }
 
-// Asking or waiting for something that only happens when a graph is launched spoils the capture it is part of.
+// Asking or waiting for something that only happens when a graph is launched spoils the capture it is part
+// of.
 void refuseCaptured(const Event::Record& record) {
   if (record.capture) {
     std::lock_guard lock(Capture::mutex());
@@ -158,7 +163,9 @@ void Event::stamp(uint64_t which) noexcept {
 
 using namespace sim;
 
-simError_t simEventCreate(simEvent_t* event) { return simEventCreateWithFlags(event, simEventDefault); }
+simError_t simEventCreate(simEvent_t* event) {
+  return simEventCreateWithFlags(event, simEventDefault);
+}
 
 simError_t simEventCreateWithFlags(simEvent_t* handle, unsigned flags) {
   return api([&] {

@@ -1,8 +1,8 @@
 // Events: markers in a stream.
 //
-// A record is a (stream, ticket) pair.  Only events with timing put something into the queue, a command that takes the
-// time; recording one without timing is a note of how far the stream will have got.  Event objects are never freed but used
-// again, so a handle that was destroyed can be told from a live one.
+// A record is a (stream, ticket) pair.  Only events with timing put something into the queue, a command that
+// takes the time; recording one without timing is a note of how far the stream will have got.  Event objects
+// are never freed but used again, so a handle that was destroyed can be told from a live one.
 #pragma once
 
 #include <atomic>

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "bulk_copy.h"
 #include "command.h"
 #include "device.h"
 #include "event.h"
@@ -15,12 +16,15 @@ namespace sim {
 
 namespace {
 
-// Copies and fills from this size on are shared out to the compute threads; below, waking one takes longer than it saves.
+// Copies and fills from this size on are shared out to the compute threads; below, waking one takes longer
+// than it saves.
 constexpr size_t kParallelBytes = size_t{2} << 20;
 // A worker whose next command waits for another stream looks this long before it sleeps.
 constexpr uint64_t kWaitSpinNanoseconds = 10'000;
 
-uint64_t blocks(simDim3 grid) { return uint64_t{grid.x} * grid.y * grid.z; }
+uint64_t blocks(simDim3 grid) {
+  return uint64_t{grid.x} * grid.y * grid.z;
+}
 
 struct KernelLoop {
   KernelCommand& command;
@@ -77,9 +81,10 @@ void forRows(size_t width, size_t height, Stream& stream, Device& device, Body b
     size_t piece;
     size_t piecesPerRow;
   } loop{body, width, width, 1};
-  const size_t shares = static_cast<size_t>(pool.threads()) * 4;
+  // Small enough that a thread which loses its CPU does not hold up the others for long.
+  const size_t shares = static_cast<size_t>(pool.threads()) * 8;
   if (height < shares) {
-    loop.piece = std::max<size_t>(64 * 1024, (width * height / shares + 4095) / 4096 * 4096);
+    loop.piece = std::clamp<size_t>((width * height / shares + 4095) / 4096 * 4096, 256 * 1024, 2048 * 1024);
     loop.piecesPerRow = (width + loop.piece - 1) / loop.piece;
   }
   const uint64_t count = height * loop.piecesPerRow;
@@ -95,11 +100,16 @@ void forRows(size_t width, size_t height, Stream& stream, Device& device, Body b
 }
 
 void run(CopyCommand& command, Stream& stream, Device& device) {
+  const bool streaming = command.width * command.height >= kStreamingBytes;
   forRows(command.width, command.height, stream, device, [&](size_t row, size_t offset, size_t bytes) {
-    memcpy(
-        static_cast<char*>(command.destination) + row * command.destinationPitch + offset,
-        static_cast<const char*>(command.source) + row * command.sourcePitch + offset,
-        bytes);
+    char* const destination =
+        static_cast<char*>(command.destination) + row * command.destinationPitch + offset;
+    const char* const source = static_cast<const char*>(command.source) + row * command.sourcePitch + offset;
+    if (streaming) {
+      copyStreaming(destination, source, bytes);
+    } else {
+      memcpy(destination, source, bytes);
+    }
   });
 }
 

@@ -1,7 +1,7 @@
 // The handler for SIGSEGV and SIGBUS.
 //
-// It only adds a report on stderr for addresses that belong to devices, and then hands on to the handler that was there
-// before.  Everything in it is async-signal-safe: no allocation, no stdio, no waiting for locks.
+// It only adds a report on stderr for addresses that belong to devices, and then hands on to the handler that
+// was there before.  Everything in it is async-signal-safe: no allocation, no stdio, no waiting for locks.
 #include "fault.h"
 
 #include <signal.h>
@@ -88,9 +88,10 @@ void report(Runtime& runtime, uintptr_t address, void* context) noexcept {
     line << "device memory at ";
     line.hex(address) << ": ";
     describeAllocation(line, runtime, device, address);
-    line << (thisThread.execution != nullptr
-                 ? "  Kernels find device memory through simLocalPointer() or simTranslatePointer().\n"
-                 : "  The host cannot use device memory: copy it first (simMemcpy, or tensor.cpu()).\n");
+    line
+        << (thisThread.execution != nullptr
+                ? "  Kernels find device memory through simLocalPointer() or simTranslatePointer().\n"
+                : "  The host cannot use device memory: copy it first (simMemcpy, or tensor.cpu()).\n");
   } else if (const AddressSpace::Image image = space.imageOf(address); image.device == image.owner) {
     if (image.device < 0) {
       return; // none of our addresses
@@ -120,7 +121,8 @@ void onFault(int signal, siginfo_t* info, void* context) {
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    // Without a handler: once we return, the access is repeated, and ends the process as if we had never been here.
+    // Without a handler: once we return, the access is repeated, and ends the process as if we had never been
+    // here.
     ::signal(signal, SIG_DFL);
     if (info->si_code <= 0) {
       raise(signal);

@@ -1,9 +1,11 @@
-// A fence in two halves: nothing on the side that is in a hurry, everything on the side that is about to sleep.
+// A fence in two halves: nothing on the side that is in a hurry, everything on the side that is about to
+// sleep.
 //
-// Handing over work is "write the command, then look whether the worker sleeps"; going to sleep is "say so, then look for
-// a command".  Neither may see the other's old state, which takes a full barrier between the two steps on both sides, and a
-// barrier waits until the command's cache lines have been won from the worker that polls them.  Linux's membarrier()
-// executes a barrier on all threads of the process, so the sleeping side can pay for both.
+// Handing over work is "write the command, then look whether the worker sleeps"; going to sleep is "say so,
+// then look for a command".  Neither may see the other's old state, which takes a full barrier between the
+// two steps on both sides, and a barrier waits until the command's cache lines have been won from the worker
+// that polls them.  Linux's membarrier() executes a barrier on all threads of the process, so the sleeping
+// side can pay for both.
 #pragma once
 
 #include <atomic>

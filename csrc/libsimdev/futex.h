@@ -1,8 +1,8 @@
 // The smallest building blocks of waiting: a CPU pause, the futex system call, a spin lock.
 //
-// Lives here: primitives without policy.  Does not live here: who waits for what and how long it spins before that
-// (stream.cpp, compute_pool.cpp).  They are futexes and not std::condition_variable because the side that wakes must
-// cost a few nanoseconds while nobody sleeps, and because a waker may outlive what it wakes.
+// Lives here: primitives without policy.  Does not live here: who waits for what and how long it spins before
+// that (stream.cpp, compute_pool.cpp).  They are futexes and not std::condition_variable because the side
+// that wakes must cost a few nanoseconds while nobody sleeps, and because a waker may outlive what it wakes.
 #pragma once
 
 #include <linux/futex.h>

@@ -62,9 +62,13 @@ uint64_t devicesOf(const Node& node) {
 
 } // namespace
 
-std::shared_ptr<Graph> Graph::of(simGraph_t handle) { return Handles<Graph>::all().get(handle); }
+std::shared_ptr<Graph> Graph::of(simGraph_t handle) {
+  return Handles<Graph>::all().get(handle);
+}
 
-std::shared_ptr<GraphExec> GraphExec::of(simGraphExec_t handle) { return Handles<GraphExec>::all().get(handle); }
+std::shared_ptr<GraphExec> GraphExec::of(simGraphExec_t handle) {
+  return Handles<GraphExec>::all().get(handle);
+}
 
 GraphInstance::GraphInstance(std::vector<Node> nodes) : nodes_(std::move(nodes)) {
   std::vector<bool> neededElsewhere(nodes_.size());
@@ -104,9 +108,13 @@ GraphInstance::GraphInstance(std::vector<Node> nodes) : nodes_(std::move(nodes))
 
 bool GraphInstance::hasShapeOf(const GraphInstance& other) const {
   return std::equal(
-      nodes_.begin(), nodes_.end(), other.nodes_.begin(), other.nodes_.end(), [](const Node& one, const Node& two) {
+      nodes_.begin(),
+      nodes_.end(),
+      other.nodes_.begin(),
+      other.nodes_.end(),
+      [](const Node& one, const Node& two) {
         return one.command->kind == two.command->kind && one.device == two.device && one.lane == two.lane &&
-            one.dependencies == two.dependencies;
+               one.dependencies == two.dependencies;
       });
 }
 
@@ -170,12 +178,13 @@ void GraphExec::launch(Stream& stream) {
     for (const uint32_t other : segment.waits) {
       waitFor(own, streamOf(instance.segments()[other].lane), tickets[other]);
     }
-    tickets.push_back(own.push<SegmentCommand>("graph", 0, Stream::Errors::Ignore, [&](SegmentCommand& command) {
-      command.instance = &instance;
-      command.segment = index;
-      command.launchStream = &stream;
-      instance.retain();
-    }));
+    tickets.push_back(
+        own.push<SegmentCommand>("graph", 0, Stream::Errors::Ignore, [&](SegmentCommand& command) {
+          command.instance = &instance;
+          command.segment = index;
+          command.launchStream = &stream;
+          instance.retain();
+        }));
   }
   for (Stream* const lane : lanes_) {
     waitFor(stream, *lane, lane->tail());
@@ -204,8 +213,16 @@ void printNode(FILE* file, size_t index, const Node& node) {
   switch (command.kind) {
     case CommandKind::Kernel: {
       const auto& kernel = static_cast<const KernelCommand&>(command);
-      fprintf(file, "kernel %s\\ngrid (%u, %u, %u) block (%u, %u, %u)", name, kernel.grid.x, kernel.grid.y,
-              kernel.grid.z, kernel.block.x, kernel.block.y, kernel.block.z);
+      fprintf(
+          file,
+          "kernel %s\\ngrid (%u, %u, %u) block (%u, %u, %u)",
+          name,
+          kernel.grid.x,
+          kernel.grid.y,
+          kernel.grid.z,
+          kernel.block.x,
+          kernel.block.y,
+          kernel.block.z);
       break;
     }
     case CommandKind::Copy: {

@@ -1,8 +1,9 @@
 // Graphs: captured work, and what is needed to launch all of it at once.
 //
-// The nodes keep the lanes they were captured in, one per stream.  An instance cuts each lane into *segments* wherever
-// another lane depends on it or it depends on another.  A launch queues the segments, not the nodes: lane 0 into the stream
-// it is launched into, every other lane into a stream of the instance's own, with waits in between.
+// The nodes keep the lanes they were captured in, one per stream.  An instance cuts each lane into *segments*
+// wherever another lane depends on it or it depends on another.  A launch queues the segments, not the nodes:
+// lane 0 into the stream it is launched into, every other lane into a stream of the instance's own, with
+// waits in between.
 #pragma once
 
 #include <atomic>

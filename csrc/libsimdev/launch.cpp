@@ -14,13 +14,21 @@ namespace {
 void checkConfig(const simLaunchConfig& config) {
   const simDim3 &grid = config.gridDim, &block = config.blockDim;
   // The products cannot overflow once the factors are known to be small.
-  const bool gridValid = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= UINT16_MAX && grid.z >= 1 &&
-      grid.z <= UINT16_MAX && uint64_t{grid.x} * grid.y * grid.z <= UINT32_MAX;
-  const bool blockValid = block.x >= 1 && block.x <= 1024 && block.y >= 1 && block.y <= 1024 && block.z >= 1 &&
-      block.z <= 1024 && uint64_t{block.x} * block.y * block.z <= 1024;
+  const bool gridValid = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= UINT16_MAX &&
+                         grid.z >= 1 && grid.z <= UINT16_MAX &&
+                         uint64_t{grid.x} * grid.y * grid.z <= UINT32_MAX;
+  const bool blockValid = block.x >= 1 && block.x <= 1024 && block.y >= 1 && block.y <= 1024 &&
+                          block.z >= 1 && block.z <= 1024 && uint64_t{block.x} * block.y * block.z <= 1024;
   if (!gridValid || !blockValid) [[unlikely]] {
-    fail(simErrorInvalidConfiguration, "grid (%u, %u, %u), block (%u, %u, %u)", grid.x, grid.y, grid.z, block.x, block.y,
-         block.z);
+    fail(
+        simErrorInvalidConfiguration,
+        "grid (%u, %u, %u), block (%u, %u, %u)",
+        grid.x,
+        grid.y,
+        grid.z,
+        block.x,
+        block.y,
+        block.z);
   }
 }
 
@@ -30,13 +38,19 @@ struct Free {
 
 } // namespace
 
-simError_t simLaunchKernel(const simLaunchConfig* config, simKernel_t kernel, const void* args, size_t argBytes) {
+simError_t
+simLaunchKernel(const simLaunchConfig* config, simKernel_t kernel, const void* args, size_t argBytes) {
   return api([&] {
     notNull(config, "config");
     notNull(kernel, "kernel");
     checkConfig(*config);
     if (argBytes > simMaxKernelArgBytes || (argBytes > 0 && args == nullptr)) [[unlikely]] {
-      fail(simErrorInvalidValue, "%zu argument bytes at %p, of at most %d", argBytes, args, simMaxKernelArgBytes);
+      fail(
+          simErrorInvalidValue,
+          "%zu argument bytes at %p, of at most %d",
+          argBytes,
+          args,
+          simMaxKernelArgBytes);
     }
     Stream& stream = Stream::of(config->stream);
     std::unique_ptr<void, Free> onHeap;
@@ -48,8 +62,8 @@ simError_t simLaunchKernel(const simLaunchConfig* config, simKernel_t kernel, co
       memcpy(onHeap.get(), args, argBytes);
     }
     const size_t inlineBytes = onHeap ? 0 : argBytes;
-    const uint64_t ticket =
-        stream.push<KernelCommand>(config->name, inlineBytes, Stream::Errors::Report, [&](KernelCommand& command) {
+    const uint64_t ticket = stream.push<KernelCommand>(
+        config->name, inlineBytes, Stream::Errors::Report, [&](KernelCommand& command) {
           command.function = kernel;
           command.heapArguments = onHeap.get();
           command.grid = config->gridDim;
@@ -64,7 +78,8 @@ simError_t simLaunchKernel(const simLaunchConfig* config, simKernel_t kernel, co
   });
 }
 
-simError_t simLaunchTask(simStream_t handle, const char* name, simTaskFn_t run, simTaskFn_t destroy, void* data) {
+simError_t
+simLaunchTask(simStream_t handle, const char* name, simTaskFn_t run, simTaskFn_t destroy, void* data) {
   return api([&] {
     notNull(run, "run");
     Stream& stream = Stream::of(handle);

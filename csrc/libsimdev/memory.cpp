@@ -15,8 +15,13 @@ namespace {
 void* allocate(Arena& arena, size_t bytes, const char* what) {
   void* const pointer = arena.allocate(bytes);
   if (pointer == nullptr) {
-    fail(simErrorMemoryAllocation, "%zu bytes asked for, %zu of %zu bytes of %s are free", bytes, arena.freeBytes(),
-         arena.capacity(), what);
+    fail(
+        simErrorMemoryAllocation,
+        "%zu bytes asked for, %zu of %zu bytes of %s are free",
+        bytes,
+        arena.freeBytes(),
+        arena.capacity(),
+        what);
   }
   return pointer;
 }

@@ -1,6 +1,7 @@
 // A set of free ranges of some address space: best fit, lowest address among equals, neighbours coalesce.
 //
-// Plain bookkeeping on offsets; what the space is and whether memory is behind it is the arena's business (arena.h).
+// Plain bookkeeping on offsets; what the space is and whether memory is behind it is the arena's business
+// (arena.h).
 #pragma once
 
 #include <cstddef>

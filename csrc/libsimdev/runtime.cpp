@@ -30,16 +30,19 @@ Arena::Layout hostLayout(const Config& config) {
     }
   }
   if (layout.window == 0) {
-    fail(simErrorInitializationError, "cannot reserve %zu MiB of address space for page-locked memory; raise the "
-         "limit on address space (ulimit -v)", layout.capacity >> 20);
+    fail(
+        simErrorInitializationError,
+        "cannot reserve %zu MiB of address space for page-locked memory; raise the "
+        "limit on address space (ulimit -v)",
+        layout.capacity >> 20);
   }
   return layout;
 }
 
 } // namespace
 
-// Registered when the library is loaded, not when the runtime starts, so that a fork while another thread is starting the
-// runtime waits for that.
+// Registered when the library is loaded, not when the runtime starts, so that a fork while another thread is
+// starting the runtime waits for that.
 struct ForkRegistration {
   ForkRegistration() noexcept {
     pthread_atfork(Runtime::beforeFork, Runtime::afterForkInParent, Runtime::afterForkInChild);
@@ -48,7 +51,8 @@ struct ForkRegistration {
 
 void Runtime::beforeFork() noexcept {
   startMutex_.lock();
-  // The child may ask what a pointer is (DataLoader workers do), so nobody may hold an arena's lock when it is copied.
+  // The child may ask what a pointer is (DataLoader workers do), so nobody may hold an arena's lock when it
+  // is copied.
   if (Runtime* const runtime = ifStarted()) {
     runtime->hostMemory_.mutex().lock();
     for (const auto& device : runtime->devices_) {
@@ -128,7 +132,9 @@ Device& Runtime::device(int index) {
   return *devices_[index];
 }
 
-Device& Runtime::currentDevice() { return device(thisThread.device); }
+Device& Runtime::currentDevice() {
+  return device(thisThread.device);
+}
 
 Arena* Runtime::arenaOf(const void* pointer) noexcept {
   if (const int device = space_.deviceOf(pointer); device >= 0) {

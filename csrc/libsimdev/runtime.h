@@ -1,7 +1,7 @@
 // The runtime as a whole: whether it has started, and what it consists of then.
 //
-// There is one, and it is never destroyed: at the end of the process other threads, and destructors of other libraries, may
-// still use it.
+// There is one, and it is never destroyed: at the end of the process other threads, and destructors of other
+// libraries, may still use it.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,8 @@
 // How many threads may look for work instead of sleeping.
 //
-// A thread that has just run something looks for more for a while, because sleeping and being woken costs several times
-// the hand-over itself.  But it takes a CPU from others while it looks, so there is a limit for the whole process.
+// A thread that has just run something looks for more for a while, because sleeping and being woken costs
+// several times the hand-over itself.  But it takes a CPU from others while it looks, so there is a limit for
+// the whole process.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,8 @@ class Spinning {
  public:
   static void setCpus(int cpus) noexcept { limit_.store(cpus > 1 ? cpus - 1 : 1, std::memory_order_relaxed); }
 
-  // Calls found() until it returns true, the time is over, or too many threads do the same.  `spare` CPUs stay free.
+  // Calls found() until it returns true, the time is over, or too many threads do the same.  `spare` CPUs
+  // stay free.
   template <class Found>
   static bool until(uint64_t nanoseconds, int spare, Found&& found) noexcept {
     if (spinning_.fetch_add(1, std::memory_order_relaxed) >= limit_.load(std::memory_order_relaxed) - spare) {

@@ -16,8 +16,8 @@ namespace sim {
 
 namespace {
 
-// A worker that has run out of work looks for more this long before it sleeps: longer than the host usually takes between
-// two operators, short enough not to show up as a busy CPU.
+// A worker that has run out of work looks for more this long before it sleeps: longer than the host usually
+// takes between two operators, short enough not to show up as a busy CPU.
 constexpr uint64_t kWorkerSpinNanoseconds = 50'000;
 
 } // namespace
@@ -113,7 +113,7 @@ void Stream::workerMain() noexcept {
     const bool last = command->kind == CommandKind::Retire;
     // With sticky errors, a device that has failed runs nothing more; its events still complete.
     const bool drop = hasError() && device_.stickyErrors() && command->kind != CommandKind::Wait &&
-        command->kind != CommandKind::Stamp;
+                      command->kind != CommandKind::Stamp;
     if (!drop) [[likely]] {
       execute(*command, *this, device_, *this);
     }
@@ -128,12 +128,14 @@ void Stream::workerMain() noexcept {
 
 Command* Stream::waitForCommand() noexcept {
   for (;;) {
-    Spinning::until(kWorkerSpinNanoseconds, 0, [&] { return queue_.front(std::memory_order_relaxed) != nullptr; });
+    Spinning::until(
+        kWorkerSpinNanoseconds, 0, [&] { return queue_.front(std::memory_order_relaxed) != nullptr; });
     Command* command = queue_.front();
     if (command != nullptr) {
       return command;
     }
-    // The producer publishes and then reads sleeping_; here it is the other way round, so one of the two notices.
+    // The producer publishes and then reads sleeping_; here it is the other way round, so one of the two
+    // notices.
     sleeping_.store(1, std::memory_order_relaxed);
     AsymmetricFence::heavy();
     command = queue_.front();
@@ -244,7 +246,9 @@ void Stream::setCapturing(bool capturing) noexcept {
 
 using namespace sim;
 
-simError_t simStreamCreate(simStream_t* stream) { return simStreamCreateWithPriority(stream, simStreamDefault, 0); }
+simError_t simStreamCreate(simStream_t* stream) {
+  return simStreamCreateWithPriority(stream, simStreamDefault, 0);
+}
 
 simError_t simStreamCreateWithFlags(simStream_t* stream, unsigned flags) {
   return simStreamCreateWithPriority(stream, flags, 0);

@@ -1,7 +1,8 @@
 // A stream: a queue of commands, the thread that runs them, and how far it has got.
 //
-// Stream objects are never freed: a destroyed stream is used again for a later simStreamCreate on its device, its timeline
-// going on from where it was.  So events and waits may point at a stream however long ago it was destroyed.
+// Stream objects are never freed: a destroyed stream is used again for a later simStreamCreate on its device,
+// its timeline going on from where it was.  So events and waits may point at a stream however long ago it was
+// destroyed.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,8 @@ namespace sim {
 class Capture;
 class Device;
 
-// How long a host thread looks for the end of work before it sleeps, about the cost of sleeping and being woken.
+// How long a host thread looks for the end of work before it sleeps, about the cost of sleeping and being
+// woken.
 constexpr uint64_t kHostSpinNanoseconds = 20'000;
 
 class Stream {
@@ -51,9 +53,9 @@ class Stream {
 
   // --- Work ---
 
-  // Queues a command of type T with `extra` bytes behind it; `fill(T&)` writes everything but the header, and must not
-  // throw.  Returns the command's ticket.  Waits for room.  With Errors::Report, throws the stream's pending
-  // error instead.  A capturing stream adds a node to its graph instead and returns ticket 0.
+  // Queues a command of type T with `extra` bytes behind it; `fill(T&)` writes everything but the header, and
+  // must not throw.  Returns the command's ticket.  Waits for room.  With Errors::Report, throws the stream's
+  // pending error instead.  A capturing stream adds a node to its graph instead and returns ticket 0.
   template <class T, class FillIn>
   uint64_t push(const char* name, size_t extra, Errors errors, FillIn&& fill);
 
@@ -66,7 +68,8 @@ class Stream {
   // Waits for a ticket that was just pushed if every launch is to be synchronous.
   void waitIfBlocking(uint64_t ticket);
 
-  // Devices whose memory this stream's commands may use besides what its kernels can reach, since it was opened.
+  // Devices whose memory this stream's commands may use besides what its kernels can reach, since it was
+  // opened.
   uint64_t touchedDevices() const noexcept { return touched_.load(std::memory_order_relaxed); }
   void touch(uint64_t devices) noexcept;
 
@@ -96,7 +99,8 @@ class Stream {
   // Reasons for push() to leave its fast path.
   static constexpr uint32_t kClosed = 1, kNoWorker = 2, kCapturing = 4, kFailed = 8;
 
-  // Called with the lock held; returns whether push() goes on (else it captures), or releases the lock and throws.
+  // Called with the lock held; returns whether push() goes on (else it captures), or releases the lock and
+  // throws.
   bool attend(Errors errors);
   void startWorker();
   void workerMain() noexcept;
@@ -114,7 +118,8 @@ class Stream {
 
   static constexpr uint32_t kMagic = 0x5354524d;
 
-  // Read by everybody for every command, written rarely; what is written for every command has lines of its own.
+  // Read by everybody for every command, written rarely; what is written for every command has lines of its
+  // own.
   const uint32_t magic_ = kMagic;
   std::atomic<uint32_t> attention_{kClosed | kNoWorker};
   Device& device_;

@@ -1,7 +1,7 @@
 // What the library knows about each thread.
 //
-// Plain data in static thread-local storage (initial-exec), because launches read it, and because the fault reporter
-// reads it in a signal handler, where dynamic thread-local storage could allocate.
+// Plain data in static thread-local storage (initial-exec), because launches read it, and because the fault
+// reporter reads it in a signal handler, where dynamic thread-local storage could allocate.
 #pragma once
 
 #include "simdev.h"

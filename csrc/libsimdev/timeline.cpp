@@ -1,7 +1,7 @@
 // Sleeping until a timeline reaches a ticket.
 //
-// Each sleeper waits for its own ticket and is woken once, when that is reached: a host thread that waits for the last
-// of a thousand kernels does not slow down the other 999.
+// Each sleeper waits for its own ticket and is woken once, when that is reached: a host thread that waits for
+// the last of a thousand kernels does not slow down the other 999.
 #include "timeline.h"
 
 #include <algorithm>
@@ -29,7 +29,8 @@ void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
     waiter.next = waiters_;
     waiters_ = &waiter;
     updateFirstWake();
-    // advance() stores now_ and then reads firstWake_; here it is the other way round, so one of the two notices.
+    // advance() stores now_ and then reads firstWake_; here it is the other way round, so one of the two
+    // notices.
     AsymmetricFence::heavy();
     if (reached(ticket)) {
       waiters_ = waiter.next;

@@ -1,8 +1,8 @@
 // How far a stream has got, and who waits for it.
 //
-// A timeline is a counter that only rises.  Each piece of work of a stream has a *ticket*: the value that the stream's
-// timeline reaches when the work is done.  That makes an event a pair (timeline, ticket), a wait a comparison, and
-// waiting for "all that was queued before" need no marker in the queue.
+// A timeline is a counter that only rises.  Each piece of work of a stream has a *ticket*: the value that the
+// stream's timeline reaches when the work is done.  That makes an event a pair (timeline, ticket), a wait a
+// comparison, and waiting for "all that was queued before" need no marker in the queue.
 #pragma once
 
 #include <atomic>

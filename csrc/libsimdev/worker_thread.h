@@ -9,8 +9,9 @@
 
 namespace sim {
 
-// Starts a detached thread.  Its name shows up in debuggers and in top -H.  It takes no signals but those that its own code
-// causes, so that Ctrl-C and timers reach the application's threads.  Throws std::system_error.
+// Starts a detached thread.  Its name shows up in debuggers and in top -H.  It takes no signals but those
+// that its own code causes, so that Ctrl-C and timers reach the application's threads.  Throws
+// std::system_error.
 template <class Main>
 void startThread(const char* name, Main&& main) {
   sigset_t blocked, previous;

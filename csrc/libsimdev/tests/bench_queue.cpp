@@ -54,7 +54,9 @@ double perCall(int count, Once&& once, After&& after) {
 void emptyKernel(const simKernelContext*, const void*) {}
 void emptyTask(void*) {}
 
-void report(const char* what, double value, const char* unit) { printf("%-64s %10.1f %s\n", what, value, unit); }
+void report(const char* what, double value, const char* unit) {
+  printf("%-64s %10.1f %s\n", what, value, unit);
+}
 
 } // namespace
 
@@ -74,71 +76,171 @@ int main() {
   drain();
 
   report("launch a kernel, 56 bytes of arguments, awake worker", perCall(kCount, launch, drain) * 1e9, "ns");
-  report("launch a task", perCall(kCount, [&] { check(simLaunchTask(stream, "t", emptyTask, nullptr, nullptr)); }, drain) * 1e9, "ns");
-  report("launch and synchronise, awake worker", perCall(kCount, [&] { launch(); drain(); }, drain) * 1e6, "us");
-  report("launch and synchronise, worker asleep (incl. 1 ms pause)", median(15, [&] {
-           std::this_thread::sleep_for(std::chrono::milliseconds(1));
-           const double start = seconds();
-           launch();
-           drain();
-           return seconds() - start;
-         }) * 1e6, "us");
-  report("1000 launches, then synchronise: per launch", median(15, [&] {
-           const double start = seconds();
-           for (int i = 0; i < 1000; ++i) {
-             launch();
-           }
-           drain();
-           return (seconds() - start) / 1000;
-         }) * 1e9, "ns");
+  report(
+      "launch a task",
+      perCall(
+          kCount, [&] { check(simLaunchTask(stream, "t", emptyTask, nullptr, nullptr)); }, drain) *
+          1e9,
+      "ns");
+  report(
+      "launch and synchronise, awake worker",
+      perCall(
+          kCount,
+          [&] {
+            launch();
+            drain();
+          },
+          drain) *
+          1e6,
+      "us");
+  report(
+      "launch and synchronise, worker asleep (incl. 1 ms pause)",
+      median(
+          15,
+          [&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            const double start = seconds();
+            launch();
+            drain();
+            return seconds() - start;
+          }) *
+          1e6,
+      "us");
+  report(
+      "1000 launches, then synchronise: per launch",
+      median(
+          15,
+          [&] {
+            const double start = seconds();
+            for (int i = 0; i < 1000; ++i) {
+              launch();
+            }
+            drain();
+            return (seconds() - start) / 1000;
+          }) *
+          1e9,
+      "ns");
 
   simEvent_t plain, timed;
   check(simEventCreateWithFlags(&plain, simEventDisableTiming));
   check(simEventCreate(&timed));
-  report("record an event without timing", perCall(kCount, [&] { check(simEventRecord(plain, stream)); }, drain) * 1e9, "ns");
-  report("record an event with timing", perCall(kCount, [&] { check(simEventRecord(timed, stream)); }, drain) * 1e9, "ns");
+  report(
+      "record an event without timing",
+      perCall(
+          kCount, [&] { check(simEventRecord(plain, stream)); }, drain) *
+          1e9,
+      "ns");
+  report(
+      "record an event with timing",
+      perCall(
+          kCount, [&] { check(simEventRecord(timed, stream)); }, drain) *
+          1e9,
+      "ns");
   report("query an event", perCall(kCount, [&] { check(simEventQuery(plain)); }, drain) * 1e9, "ns");
-  report("create and destroy an event", perCall(kCount, [&] {
-           simEvent_t event;
-           check(simEventCreateWithFlags(&event, simEventDisableTiming));
-           check(simEventDestroy(event));
-         }, drain) * 1e9, "ns");
-  report("launch, record, make another stream wait, launch there, both", perCall(kCount, [&] {
-           config.stream = stream;
-           launch();
-           check(simEventRecord(plain, stream));
-           check(simStreamWaitEvent(other, plain, 0));
-           config.stream = other;
-           launch();
-           check(simStreamSynchronize(other));
-         }, drain) * 1e6, "us");
+  report(
+      "create and destroy an event",
+      perCall(
+          kCount,
+          [&] {
+            simEvent_t event;
+            check(simEventCreateWithFlags(&event, simEventDisableTiming));
+            check(simEventDestroy(event));
+          },
+          drain) *
+          1e9,
+      "ns");
+  report(
+      "launch, record, make another stream wait, launch there, both",
+      perCall(
+          kCount,
+          [&] {
+            config.stream = stream;
+            launch();
+            check(simEventRecord(plain, stream));
+            check(simStreamWaitEvent(other, plain, 0));
+            config.stream = other;
+            launch();
+            check(simStreamSynchronize(other));
+          },
+          drain) *
+          1e6,
+      "us");
   config.stream = stream;
 
   config.gridDim.x = 64;
-  report("launch 64 empty blocks and synchronise", perCall(kCount, [&] { launch(); drain(); }, drain) * 1e6, "us");
+  report(
+      "launch 64 empty blocks and synchronise",
+      perCall(
+          kCount,
+          [&] {
+            launch();
+            drain();
+          },
+          drain) *
+          1e6,
+      "us");
   config.gridDim.x = 1;
 
   void* device;
   check(simMalloc(&device, size_t{64} << 20));
   void* pointer;
-  report("translate a device pointer", perCall(kCount, [&] { pointer = simTranslatePointer(0, device); asm volatile("" ::"r"(pointer)); }, drain) * 1e9, "ns");
+  report(
+      "translate a device pointer",
+      perCall(
+          kCount,
+          [&] {
+            pointer = simTranslatePointer(0, device);
+            asm volatile("" ::"r"(pointer));
+          },
+          drain) *
+          1e9,
+      "ns");
   simPointerAttributes attributes;
-  report("attributes of a device pointer", perCall(kCount, [&] { check(simPointerGetAttributes(&attributes, device)); }, drain) * 1e9, "ns");
-  report("attributes of a host pointer", perCall(kCount, [&] { check(simPointerGetAttributes(&attributes, &device)); }, drain) * 1e9, "ns");
-  report("malloc and free 64 MiB", perCall(20, [&] {
-           void* again;
-           check(simMalloc(&again, size_t{64} << 20));
-           check(simFree(again));
-         }, drain) * 1e6, "us");
+  report(
+      "attributes of a device pointer",
+      perCall(
+          kCount, [&] { check(simPointerGetAttributes(&attributes, device)); }, drain) *
+          1e9,
+      "ns");
+  report(
+      "attributes of a host pointer",
+      perCall(
+          kCount, [&] { check(simPointerGetAttributes(&attributes, &device)); }, drain) *
+          1e9,
+      "ns");
+  report(
+      "malloc and free 64 MiB",
+      perCall(
+          20,
+          [&] {
+            void* again;
+            check(simMalloc(&again, size_t{64} << 20));
+            check(simFree(again));
+          },
+          drain) *
+          1e6,
+      "us");
 
   float item = 0;
-  report("launch, then copy 4 bytes to pageable host memory", perCall(kCount, [&] {
-           launch();
-           check(simMemcpyAsync(&item, device, sizeof item, simMemcpyDeviceToHost, stream));
-         }, drain) * 1e6, "us");
-  report("copy 4 bytes from pageable host memory to an idle stream", perCall(kCount, [&] {
-           check(simMemcpyAsync(device, &item, sizeof item, simMemcpyHostToDevice, stream));
-         }, drain) * 1e9, "ns");
+  report(
+      "launch, then copy 4 bytes to pageable host memory",
+      perCall(
+          kCount,
+          [&] {
+            launch();
+            check(simMemcpyAsync(&item, device, sizeof item, simMemcpyDeviceToHost, stream));
+          },
+          drain) *
+          1e6,
+      "us");
+  report(
+      "copy 4 bytes from pageable host memory to an idle stream",
+      perCall(
+          kCount,
+          [&] { check(simMemcpyAsync(device, &item, sizeof item, simMemcpyHostToDevice, stream)); },
+          drain) *
+          1e9,
+      "ns");
 
   for (const size_t bytes : {size_t{1} << 20, size_t{8} << 20, size_t{64} << 20}) {
     void *pinned, *target;
@@ -151,11 +253,18 @@ int main() {
     const auto rate = [&](const char* what, auto&& copy) {
       char text[96];
       snprintf(text, sizeof text, "%s, %zu MiB", what, bytes >> 20);
-      report(text, static_cast<double>(bytes) / median(15, [&] {
-               const double start = seconds();
-               copy();
-               return seconds() - start;
-             }) * 1e-9, "GB/s");
+      report(
+          text,
+          static_cast<double>(bytes) /
+              median(
+                  15,
+                  [&] {
+                    const double start = seconds();
+                    copy();
+                    return seconds() - start;
+                  }) *
+              1e-9,
+          "GB/s");
     };
     const auto async = [&](void* dst, const void* src) {
       return [=] {
