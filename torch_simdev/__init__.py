@@ -23,7 +23,7 @@ from . import compat
 
 compat.check_torch()
 
-from . import _C, _utils, amp, memory, random, streams
+from . import _C, _utils, amp, compile, memory, random, streams
 from ._utils import _get_device_index
 from .amp import get_amp_supported_dtype, is_bf16_supported
 from .devices import (
@@ -88,7 +88,10 @@ def __getattr__(name: str) -> object:
         return is_initialized()
     if name == "default_generators":
         return random.default_generators()
+    if name in compile.INDUCTOR_ATTRIBUTES:
+        compile.register_with_inductor()
     raise AttributeError(f"module 'torch.simdev' has no attribute '{name}'")
 
 
 compat.register(__name__)
+compile.install()

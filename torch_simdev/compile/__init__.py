@@ -1,0 +1,35 @@
+"""torch.compile for simdev: Inductor's compiler with simdev's kernels, launches and memory.
+
+Lives here: when which part of the backend is registered.  Importing this package imports neither Dynamo nor
+Inductor, whose imports cost seconds; each part is registered when PyTorch first asks for it:
+
+- `torch._dynamo.device_interface` being imported registers the device interface (device_interface.py);
+- Inductor looking `Scheduling` up on `torch.simdev` registers the code generator (registration.py);
+- `torch.compile(backend="simdev")` finds backend.py by entry point.
+"""
+
+from __future__ import annotations
+
+from ._import_hook import after_import
+
+# What Inductor looks up on a device module.  It gets none of them: the look-up itself registers the code generator,
+# together with the custom pass and the options that registration by attribute would leave out.
+INDUCTOR_ATTRIBUTES = frozenset({"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"})
+
+
+def register_with_inductor() -> None:
+    """Registers the code generator.  Imports Inductor if that has not happened; a second call does nothing."""
+    from .registration import register
+
+    register()
+
+
+def _register_device_interface() -> None:
+    from .device_interface import register
+
+    register()
+
+
+def install() -> None:
+    """Arranges that Dynamo learns of the device when it is imported, or at once if it already was."""
+    after_import("torch._dynamo.device_interface", _register_device_interface)

@@ -1,0 +1,77 @@
+"""`torch.compile(..., backend="simdev")`: Inductor under our name, with our options.
+
+Lives here: what `mode` and `options` mean.  Does not live here: the code generator, which plain
+`torch.compile(f)` uses as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import list_mode_options
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+from . import config
+
+
+def split_options(mode: str | None, options: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the options of this backend and those of Inductor, of a mode and of `options`.
+
+    Raises RuntimeError for a mode or an option that neither knows.
+    """
+    own: dict[str, Any] = {}
+    inductors: dict[str, Any] = {}
+    if mode is not None and mode != "default":
+        inductors.update(list_mode_options(mode))
+    for key, value in (options or {}).items():
+        name = key.replace("-", "_")
+        if hasattr(config, name):
+            own[name] = value
+        elif hasattr(inductor_config, name) or "." in name:
+            inductors[name] = value
+        else:
+            known = ", ".join(sorted(config.get_config_copy()))  # type: ignore[attr-defined]
+            raise RuntimeError(
+                f"Unexpected optimization option {key}: the simdev backend knows {known}, and those of "
+                "torch._inductor.list_options()"
+            )
+    return own, inductors
+
+
+@contextlib.contextmanager
+def _patched(own: dict[str, Any], inductors: dict[str, Any]) -> Iterator[None]:
+    with config.patch(own), inductor_config.patch(inductors):  # type: ignore[attr-defined]
+        yield
+
+
+def simdev(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compiles a graph that Dynamo has captured, for the devices that its tensors are on.
+
+    Arguments:
+        gm, example_inputs: from Dynamo.
+        mode: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", as in torch.compile.
+        options: of `torch_simdev.compile.config` and of `torch._inductor.config`.
+
+    Returns the compiled function.  Raises RuntimeError for an unknown mode or option.
+    """
+    own, inductors = split_options(mode, options)
+
+    # The options hold while the graph is captured and partitioned, since they are part of the keys of caches, and
+    # whenever Inductor is called: it may compile the backward graph much later.
+    def inner_compile(*args: Any, **kwargs: Any) -> Any:
+        with _patched(own, inductors):
+            return compile_fx_inner(*args, **kwargs)
+
+    with _patched(own, inductors):
+        return compile_fx(gm, example_inputs, inner_compile=functools.wraps(compile_fx_inner)(inner_compile))

@@ -1,0 +1,68 @@
+"""The body of a kernel: Inductor's C++ kernels (scalar, vector, 2D tile) with failures that reach the device's stream.
+
+What differs from Inductor on CPU: a failed check throws a KernelFailure that is caught before it can leave an OpenMP
+region (where an exception ends the process), and is reported through the launch's `status`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from torch._inductor.codegen.common import BracesBuffer
+from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppTile2DKernel, CppVecKernel
+
+ASSERT = "SIMDEV_ASSERT"
+
+# Code that may fail; simdev_kernel.h gives it access to the launch's `status`.
+_MAY_FAIL = re.compile(rf"\b({ASSERT}|floor_divide_integral|remainder_integral|mod)\(")
+
+
+def may_fail(code: str) -> bool:
+    """Returns whether a kernel with this code needs a `status`."""
+    return _MAY_FAIL.search(code) is not None
+
+
+class _ReportsFailures:
+    """Mixed into a kernel class: checks throw, and each loop body catches what its checks throw."""
+
+    @property
+    def assert_function(self) -> str:
+        return ASSERT
+
+    def device_assert_async(self, cond: Any, msg: str) -> None:
+        self.compute.writeline(f"{ASSERT}({cond}, {json.dumps(msg)});")  # type: ignore[attr-defined]
+
+    def gen_body(self, code: BracesBuffer | None = None) -> BracesBuffer:
+        body = super().gen_body(code)  # type: ignore[misc]
+        if ASSERT not in body.getvalue():
+            return body
+        guarded = BracesBuffer()
+        guarded.writeline("try")
+        with guarded.indent():
+            guarded.splice(body)
+        guarded.writeline("catch (const simdev::KernelFailure& failure)")
+        with guarded.indent():
+            guarded.writeline("status.fail(failure.message);")
+        return guarded
+
+
+class SimdevKernel(_ReportsFailures, CppKernel):
+    """One element at a time."""
+
+
+class SimdevVecKernel(_ReportsFailures, CppVecKernel):
+    """A vector of elements at a time."""
+
+
+class SimdevTile2DKernel(_ReportsFailures, CppTile2DKernel):
+    """A square of elements at a time, for transposing loads and stores."""
+
+
+class SimdevKernelProxy(CppKernelProxy):
+    """Chooses among the kernels above for one group of fused nodes."""
+
+    kernel_cls = SimdevKernel
+    vec_kernel_cls = SimdevVecKernel
+    tile2d_kernel_cls = SimdevTile2DKernel

@@ -1,0 +1,84 @@
+"""Every place where Inductor or Dynamo asks for "cpu" or "cuda" by name and simdev needs the answer of the first.
+
+Each workaround is a function with its reason, and the test that fails without it: when upstream has made it
+unnecessary, that test passes without the function, and both go.  All of them leave other devices as they were.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from .._utils import DEVICE_TYPE
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One workaround of upstream."""
+
+    apply: Callable[[], None]
+    test: str  # in tests/test_compile_patches.py, fails without the patch
+
+    @property
+    def reason(self) -> str:
+        """What upstream does, and what is wrong with it for simdev."""
+        return self.apply.__doc__ or ""
+
+
+PATCHES: list[Patch] = []
+
+
+def _patch(test: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def register(apply: Callable[[], None]) -> Callable[[], None]:
+        PATCHES.append(Patch(apply, test))
+        return apply
+
+    return register
+
+
+def apply() -> None:
+    """Applies all of them, once per process."""
+    for patch in PATCHES:
+        patch.apply()
+
+
+def _device_type(x: Any) -> str | None:
+    from torch._inductor import ir
+
+    return ir.get_device_type(x)
+
+
+@_patch(test="test_softmax_and_batch_norm_schedule")
+def fuse_as_for_cpu() -> None:
+    """The scheduler reorders and reindexes loops into forms that only Triton's code generator takes, guarded by
+    `is_cpu()`; with our C++ kernels that ends in a TypeError."""
+    from torch._inductor.scheduler import BaseSchedulerNode
+
+    upstream = BaseSchedulerNode.is_cpu
+
+    def is_cpu(self: BaseSchedulerNode) -> bool:
+        device = self.get_device()
+        return upstream(self) or (device is not None and device.type == DEVICE_TYPE)
+
+    BaseSchedulerNode.is_cpu = is_cpu
+
+
+@_patch(test="test_argmax_of_permuted_tensor")
+def argreduce_by_logical_index() -> None:
+    """argmax and argmin over several dimensions count in logical order for Triton and for the CPU only; for other
+    devices they count in the order of memory, which is wrong for a permuted tensor."""
+    from torch._inductor import lowering
+
+    upstream = lowering._make_reduction_inner
+
+    @functools.wraps(upstream)
+    def make_reduction_inner(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if _device_type(x) != DEVICE_TYPE:
+            return upstream(x, *args, **kwargs)
+        with mock.patch.object(lowering, "is_triton", lambda _: True):
+            return upstream(x, *args, **kwargs)
+
+    lowering._make_reduction_inner = make_reduction_inner
