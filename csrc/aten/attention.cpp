@@ -35,11 +35,12 @@ bool fusedKernelSupports(const sdp::sdp_params& params) {
   const auto& [query, key, value, mask, dropout, isCausal, enableGqa] = params;
   const auto dtypes = std::array{c10::kFloat, c10::kDouble, c10::kBFloat16, c10::kHalf};
   return dropout == 0.0 && sdp::check_tensor_dtype(params, dtypes, /*debug=*/false) &&
-      sdp::check_tensor_shapes(params, false) &&
-      sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true>(params, false) &&
-      sdp::check_attn_mask_shape(params, false) && sdp::check_nonzero_sequence_lengths_dense(params, false) &&
-      query.size(-1) == key.size(-1) && query.size(-1) == value.size(-1) && hasUnitLastStride(query) &&
-      hasUnitLastStride(key) && hasUnitLastStride(value);
+         sdp::check_tensor_shapes(params, false) &&
+         sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true>(params, false) &&
+         sdp::check_attn_mask_shape(params, false) &&
+         sdp::check_nonzero_sequence_lengths_dense(params, false) && query.size(-1) == key.size(-1) &&
+         query.size(-1) == value.size(-1) && hasUnitLastStride(query) && hasUnitLastStride(key) &&
+         hasUnitLastStride(value);
 }
 
 // torch.nn.attention.sdpa_kernel() switches backends off in the context.
@@ -90,7 +91,8 @@ fusedAttention(
   const bool enableGqa = query.dim() >= 3 && key.dim() >= 3 && query.size(-3) != key.size(-3);
   TORCH_CHECK(
       fusedKernelSupports({query, key, value, mask, dropout, isCausal, enableGqa}),
-      "_scaled_dot_product_fused_attention_overrideable: expected floating-point query, key and value of shape "
+      "_scaled_dot_product_fused_attention_overrideable: expected floating-point query, key and value of "
+      "shape "
       "(batch, heads, length, head size) with one dtype and head size, a mask that broadcasts to "
       "(batch, heads, query length, key length) and requires no gradient, and no dropout");
   const c10::Device device = query.device();
@@ -141,7 +143,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fusedAttentionBackwar
     return {};
   }
   TORCH_CHECK(
-      !gradInputMask[3], "_scaled_dot_product_fused_attention_overrideable has no gradient with respect to attn_bias");
+      !gradInputMask[3],
+      "_scaled_dot_product_fused_attention_overrideable has no gradient with respect to attn_bias");
   std::array<at::Tensor, 3> gradients{at::empty_like(query), at::empty_like(key), at::empty_like(value)};
   launchInto(
       query.device(),

@@ -35,16 +35,18 @@ at::Tensor backing(const at::Tensor& tensor) {
   const c10::Storage& storage = impl->unsafe_storage();
   const c10::DeviceIndex index = impl->device().index();
   const c10::Device device(
-      driver().kernelDeviceType(), driver().kernelDeviceType() == c10::DeviceType::CPU ? c10::DeviceIndex(-1) : index);
+      driver().kernelDeviceType(),
+      driver().kernelDeviceType() == c10::DeviceType::CPU ? c10::DeviceIndex(-1) : index);
   void* base = storage.unsafeGetStorageImpl()->mutable_data();
   void* pointer = base == nullptr ? nullptr : driver().kernelPointer(index, base);
   auto backingImpl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-          c10::StorageImpl::use_byte_size_t(),
-          storage.nbytes(),
-          c10::DataPtr(pointer, device),
-          /*allocator=*/nullptr,
-          /*resizable=*/false)),
+      c10::Storage(
+          c10::make_intrusive<c10::StorageImpl>(
+              c10::StorageImpl::use_byte_size_t(),
+              storage.nbytes(),
+              c10::DataPtr(pointer, device),
+              /*allocator=*/nullptr,
+              /*resizable=*/false)),
       c10::DispatchKeySet(kernelDispatchKey()),
       impl->dtype());
   backingImpl->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());

@@ -89,9 +89,10 @@ at::Tensor convolution(
     checkSameType(input, *bias, "bias");
   }
   ConvolutionParameters parameters(stride, padding, dilation, transposed, outputPadding, groups);
-  const std::vector<int64_t> sizes = transposed
-      ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding, outputPadding, stride, dilation, groups)
-      : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
+  const std::vector<int64_t> sizes =
+      transposed ? at::native::conv_input_size(
+                       input.sizes(), weight.sizes(), padding, outputPadding, stride, dilation, groups)
+                 : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
   at::Tensor kernelInput = backing(input);
   at::Tensor kernelWeight = backing(weight);
   std::optional<at::Tensor> kernelBias = backing(bias);

@@ -33,15 +33,18 @@ bool sameBits(const at::Tensor& a, const at::Tensor& b) {
 // Whether the elements of both lie in the same order without gaps, so that copying bytes copies the tensor.
 bool isByteCopy(const at::Tensor& dst, const at::Tensor& src) {
   return dst.scalar_type() == src.scalar_type() && sameBits(dst, src) && dst.sizes() == src.sizes() &&
-      ((dst.is_contiguous() && src.is_contiguous()) ||
-       (dst.strides() == src.strides() && dst.is_non_overlapping_and_dense()));
+         ((dst.is_contiguous() && src.is_contiguous()) ||
+          (dst.strides() == src.strides() && dst.is_non_overlapping_and_dense()));
 }
 
 void copyOnDevice(const at::Tensor& dst, const at::Tensor& src) {
   if (isByteCopy(dst, src)) {
     if (dst.data_ptr() != src.data_ptr()) {
       driver().memcpyAsync(
-          dst.mutable_data_ptr(), src.const_data_ptr(), bytesOf(dst), MemcpyKind::DeviceToDevice,
+          dst.mutable_data_ptr(),
+          src.const_data_ptr(),
+          bytesOf(dst),
+          MemcpyKind::DeviceToDevice,
           currentStreamHandle(dst.device().index()));
     }
     return;
@@ -51,9 +54,10 @@ void copyOnDevice(const at::Tensor& dst, const at::Tensor& src) {
 
 // A tensor that holds src's values in dst's dtype and layout, without conjugate or negative bits, on src's device.
 at::Tensor convertFor(const at::Tensor& dst, const at::Tensor& src) {
-  at::Tensor converted = src.is_privateuseone()
-      ? emptyLike(dst.device() == src.device() ? dst : src, dst.scalar_type())
-      : at::empty(src.sizes(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
+  at::Tensor converted =
+      src.is_privateuseone()
+          ? emptyLike(dst.device() == src.device() ? dst : src, dst.scalar_type())
+          : at::empty(src.sizes(), src.options().dtype(dst.scalar_type()).pinned_memory(false));
   converted.copy_(src);
   return converted;
 }
@@ -79,7 +83,11 @@ void copyBetweenDevices(const at::Tensor& dst, const at::Tensor& src) {
   ready.record(destination);
   ready.block(source);
   driver().memcpyAsync(
-      dst.mutable_data_ptr(), src.const_data_ptr(), bytesOf(dst), MemcpyKind::DeviceToDevice, source.handle());
+      dst.mutable_data_ptr(),
+      src.const_data_ptr(),
+      bytesOf(dst),
+      MemcpyKind::DeviceToDevice,
+      source.handle());
   Event done;
   done.record(source);
   done.block(destination);
@@ -92,14 +100,18 @@ void copyHostBytes(const at::Tensor& dst, const at::Tensor& src, bool nonBlockin
   const c10::DeviceIndex device = (toDevice ? dst : src).device().index();
   const Stream stream = getCurrentStream(device);
   driver().memcpyAsync(
-      dst.mutable_data_ptr(), src.const_data_ptr(), bytesOf(dst),
-      toDevice ? MemcpyKind::HostToDevice : MemcpyKind::DeviceToHost, stream.handle());
+      dst.mutable_data_ptr(),
+      src.const_data_ptr(),
+      bytesOf(dst),
+      toDevice ? MemcpyKind::HostToDevice : MemcpyKind::DeviceToHost,
+      stream.handle());
   if (!host.is_pinned()) {
     return; // pageable memory is done with when the driver returns
   }
   if (nonBlocking) {
     at::getHostAllocator(kDeviceType)
-        ->record_event(host.storage().mutable_data(), host.storage().data_ptr().get_context(), stream.unwrap());
+        ->record_event(
+            host.storage().mutable_data(), host.storage().data_ptr().get_context(), stream.unwrap());
   } else {
     stream.synchronize();
   }
@@ -110,7 +122,8 @@ void copyHostToDevice(const at::Tensor& dst, const at::Tensor& src, bool nonBloc
     copyHostBytes(dst, src, nonBlocking);
     return;
   }
-  const bool hostReady = src.scalar_type() == dst.scalar_type() && src.is_contiguous() && !src.is_conj() && !src.is_neg();
+  const bool hostReady =
+      src.scalar_type() == dst.scalar_type() && src.is_contiguous() && !src.is_conj() && !src.is_neg();
   const at::Tensor packed = hostReady ? src : convertFor(dst, src).contiguous();
   const at::Tensor moved = empty(packed.sizes(), packed.scalar_type(), dst.device());
   copyHostBytes(moved, packed, hostReady && nonBlocking);
@@ -122,7 +135,8 @@ void copyDeviceToHost(const at::Tensor& dst, const at::Tensor& src, bool nonBloc
     copyHostBytes(dst, src, nonBlocking);
     return;
   }
-  const bool deviceReady = src.scalar_type() == dst.scalar_type() && src.is_contiguous() && !src.is_conj() && !src.is_neg();
+  const bool deviceReady =
+      src.scalar_type() == dst.scalar_type() && src.is_contiguous() && !src.is_conj() && !src.is_neg();
   at::Tensor packed = src;
   if (!deviceReady) {
     packed = empty(src.sizes(), dst.scalar_type(), src.device());
@@ -139,9 +153,15 @@ void copyDeviceToHost(const at::Tensor& dst, const at::Tensor& src, bool nonBloc
 
 void copyTo(const at::Tensor& dst, const at::Tensor& source, bool nonBlocking) {
   TORCH_CHECK(
-      dst.is_privateuseone() || dst.is_cpu(), "simdev tensors cannot be copied to ", dst.device(), "; copy to the CPU first");
+      dst.is_privateuseone() || dst.is_cpu(),
+      "simdev tensors cannot be copied to ",
+      dst.device(),
+      "; copy to the CPU first");
   TORCH_CHECK(
-      source.is_privateuseone() || source.is_cpu(), "tensors of ", source.device(), " cannot be copied to simdev; copy to the CPU first");
+      source.is_privateuseone() || source.is_cpu(),
+      "tensors of ",
+      source.device(),
+      " cannot be copied to simdev; copy to the CPU first");
   const at::Tensor src = source.sizes() == dst.sizes() ? source : source.expand_as(dst);
   if (dst.numel() == 0 || dst.is_same(src)) {
     return;
@@ -179,7 +199,10 @@ at::Scalar localScalarDense(const at::Tensor& self) {
   TORCH_CHECK(self.numel() >= 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
   at::Tensor host = at::detail::empty_cpu({}, self.scalar_type());
   driver().memcpyAsync(
-      host.mutable_data_ptr(), self.const_data_ptr(), self.itemsize(), MemcpyKind::DeviceToHost,
+      host.mutable_data_ptr(),
+      self.const_data_ptr(),
+      self.itemsize(),
+      MemcpyKind::DeviceToHost,
       currentStreamHandle(self.device().index()));
   return at::native::_local_scalar_dense_cpu(host);
 }

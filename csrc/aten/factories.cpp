@@ -20,9 +20,7 @@ constexpr c10::DispatchKeySet kDispatchKeys{c10::DispatchKey::PrivateUse1};
 class FactoryGuard {
  public:
   explicit FactoryGuard(c10::DeviceIndex device) : previous_(exchangeDevice(device)) {}
-  ~FactoryGuard() {
-    uncheckedSetDevice(previous_);
-  }
+  ~FactoryGuard() { uncheckedSetDevice(previous_); }
 
  private:
   c10::DeviceIndex previous_;
@@ -31,20 +29,23 @@ class FactoryGuard {
 class NoMemoryAllocator final : public c10::Allocator {
  public:
   explicit NoMemoryAllocator(c10::Device device) : device_(device) {}
-  c10::DataPtr allocate(size_t) override {
-    return {nullptr, device_};
-  }
+  c10::DataPtr allocate(size_t) override { return {nullptr, device_}; }
   void copy_data(void*, const void*, size_t) const override {}
 
  private:
   c10::Device device_;
 };
 
-void checkFactoryOptions(std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pinMemory) {
+void checkFactoryOptions(
+    std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device,
+    std::optional<bool> pinMemory) {
   TORCH_CHECK(
       layout.value_or(c10::Layout::Strided) == c10::Layout::Strided,
-      "simdev: only the strided layout is supported here, got ", layout.value_or(c10::Layout::Strided));
-  TORCH_CHECK(!device.has_value() || device->type() == kDeviceType, "Expected a simdev device, got ", *device);
+      "simdev: only the strided layout is supported here, got ",
+      layout.value_or(c10::Layout::Strided));
+  TORCH_CHECK(
+      !device.has_value() || device->type() == kDeviceType, "Expected a simdev device, got ", *device);
   TORCH_CHECK(!pinMemory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
@@ -60,7 +61,11 @@ at::Tensor emptyMemoryFormat(
     std::optional<bool> pinMemory,
     std::optional<c10::MemoryFormat> format) {
   checkFactoryOptions(layout, device, pinMemory);
-  return empty(size, c10::dtype_or_default(dtype), factoryDevice(device), format.value_or(c10::MemoryFormat::Contiguous));
+  return empty(
+      size,
+      c10::dtype_or_default(dtype),
+      factoryDevice(device),
+      format.value_or(c10::MemoryFormat::Contiguous));
 }
 
 at::Tensor emptyStridedOperator(
@@ -84,25 +89,32 @@ at::Tensor efficientZeroTensor(
   checkFactoryOptions(layout, device, pinMemory);
   NoMemoryAllocator nothing(factoryDevice(device));
   return at::detail::empty_generic(
-      size, &nothing, kDispatchKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor), c10::dtype_or_default(dtype), std::nullopt);
+      size,
+      &nothing,
+      kDispatchKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+      c10::dtype_or_default(dtype),
+      std::nullopt);
 }
 
 } // namespace
 
-at::Tensor emptyStrided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::Device device) {
+at::Tensor
+emptyStrided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::Device device) {
   FactoryGuard guard(device.index());
   return at::detail::empty_strided_generic(sizes, strides, &allocator(), kDispatchKeys, dtype);
 }
 
-at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, c10::MemoryFormat format) {
+at::Tensor
+empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, c10::MemoryFormat format) {
   FactoryGuard guard(device.index());
   return at::detail::empty_generic(sizes, &allocator(), kDispatchKeys, dtype, format);
 }
 
 at::Tensor emptyLike(const at::Tensor& self, std::optional<c10::ScalarType> dtype) {
   const c10::ScalarType type = dtype.value_or(self.scalar_type());
-  return self.is_non_overlapping_and_dense() ? emptyStrided(self.sizes(), self.strides(), type, self.device())
-                                             : empty(self.sizes(), type, self.device(), self.suggest_memory_format());
+  return self.is_non_overlapping_and_dense()
+             ? emptyStrided(self.sizes(), self.strides(), type, self.device())
+             : empty(self.sizes(), type, self.device(), self.suggest_memory_format());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

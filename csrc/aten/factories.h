@@ -11,7 +11,8 @@
 namespace simdev {
 
 // All allocate uninitialised memory on `device`, on that device's current stream.
-at::Tensor emptyStrided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::Device device);
+at::Tensor
+emptyStrided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::Device device);
 at::Tensor empty(
     c10::IntArrayRef sizes,
     c10::ScalarType dtype,

@@ -49,7 +49,10 @@ void recordFallback(const OperatorPlan& plan) {
       return;
     case FallbackPolicy::Error:
       TORCH_CHECK_NOT_IMPLEMENTED(
-          false, plan.name, " cannot be launched on simdev and would run on the host, which the fallback policy 'error' forbids.");
+          false,
+          plan.name,
+          " cannot be launched on simdev and would run on the host, which the fallback policy 'error' "
+          "forbids.");
   }
 }
 
@@ -62,8 +65,8 @@ at::Tensor toDevice(const at::Tensor& result, c10::Device device) {
     return sparseToDevice(result, [device](const at::Tensor& part) { return toDevice(part, device); });
   }
   at::Tensor tensor = result.is_non_overlapping_and_dense()
-      ? emptyStrided(result.sizes(), result.strides(), result.scalar_type(), device)
-      : empty(result.sizes(), result.scalar_type(), device);
+                          ? emptyStrided(result.sizes(), result.strides(), result.scalar_type(), device)
+                          : empty(result.sizes(), result.scalar_type(), device);
   tensor._set_conj(result.is_conj());
   tensor._set_neg(result.is_neg());
   backing(tensor).copy_(result);
@@ -105,7 +108,8 @@ void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::
       } else if (plan.arguments[i].isOut) {
         // The kernel may resize it, which memory of the device does not allow.
         const at::Tensor& out = arguments[i].toTensor();
-        at::Tensor hostOut = at::empty_strided(out.sizes(), out.strides(), at::TensorOptions(out.scalar_type()));
+        at::Tensor hostOut =
+            at::empty_strided(out.sizes(), out.strides(), at::TensorOptions(out.scalar_type()));
         hostOut.copy_(backing(out));
         kernelStack[i] = hostOut;
         hostOuts.emplace_back(i, hostOut);
@@ -157,9 +161,15 @@ void resetFallbackCounts() {
   counters().counts.clear();
 }
 
-void runFallback(const OperatorPlan& plan, c10::Device device, InferenceFailure why, torch::jit::Stack* stack) {
+void runFallback(
+    const OperatorPlan& plan,
+    c10::Device device,
+    InferenceFailure why,
+    torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !plan.isView, plan.name, " returns a view, has no simdev kernel and cannot run on the host: the result would be a copy.");
+      !plan.isView,
+      plan.name,
+      " returns a view, has no simdev kernel and cannot run on the host: the result would be a copy.");
   // Arguments that the shape function rejects are most likely wrong: then the kernel's own error comes first.
   if (why == InferenceFailure::Rejected) {
     runSynchronously(plan, device, stack);
@@ -200,7 +210,9 @@ void unregisteredOperator(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasComputedKernelForDispatchKey(kernelDispatchKey()),
-      "Could not run '", c10::toString(op.operator_name()), "' with arguments from the 'simdev' backend: it has no kernel for "
+      "Could not run '",
+      c10::toString(op.operator_name()),
+      "' with arguments from the 'simdev' backend: it has no kernel for "
       "simdev and none for the device that simdev runs ATen's kernels on.");
   (*kernel)(op, keys, stack);
 }

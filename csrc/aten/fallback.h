@@ -21,7 +21,11 @@ void resetFallbackCounts();
 
 // Replaces the operator's arguments on the stack with its results.  Throws NotImplementedError under the Error policy and
 // for operators that return views, which a copy would silently detach from their base.
-void runFallback(const OperatorPlan& plan, c10::Device device, InferenceFailure why, torch::jit::Stack* stack);
+void runFallback(
+    const OperatorPlan& plan,
+    c10::Device device,
+    InferenceFailure why,
+    torch::jit::Stack* stack);
 
 // The boxed kernel of operators on sparse tensors: always the fallback.
 class SparseKernel final : public c10::OperatorKernel {

@@ -71,8 +71,22 @@ class KeyBuilder {
 
  private:
   enum Tag : uint64_t {
-    kNone = 0xA0, kInt, kBool, kDouble, kIntList, kTensorList, kOptionalTensorList, kDoubleList, kBoolList, kComplex,
-    kString, kDevice, kGenerator, kList, kTensor, kUndefined,
+    kNone = 0xA0,
+    kInt,
+    kBool,
+    kDouble,
+    kIntList,
+    kTensorList,
+    kOptionalTensorList,
+    kDoubleList,
+    kBoolList,
+    kComplex,
+    kString,
+    kDevice,
+    kGenerator,
+    kList,
+    kTensor,
+    kUndefined,
   };
 
   void push(Tag tag, uint64_t value) {
@@ -101,7 +115,7 @@ class KeyBuilder {
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     const auto dtype = static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype()));
     const uint64_t flags = (tensor.is_cpu() ? 1u : 0u) | (impl->is_wrapped_number() ? 2u : 0u) |
-        (impl->is_conj() ? 4u : 0u) | (impl->is_neg() ? 8u : 0u);
+                           (impl->is_conj() ? 4u : 0u) | (impl->is_neg() ? 8u : 0u);
     key_.push_back(kTensor | dtype << 16 | flags << 32 | static_cast<uint64_t>(impl->dim()) << 48);
     for (int64_t x : impl->sizes()) {
       key_.push_back(static_cast<uint64_t>(x));
@@ -213,9 +227,7 @@ class TorchFunctionDisabledGuard {
   TorchFunctionDisabledGuard() : previous_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
     at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
   }
-  ~TorchFunctionDisabledGuard() {
-    at::impl::PythonTorchFunctionTLS::set_disabled_state(previous_);
-  }
+  ~TorchFunctionDisabledGuard() { at::impl::PythonTorchFunctionTLS::set_disabled_state(previous_); }
 
  private:
   at::impl::TorchFunctionDisabledState previous_;
@@ -269,10 +281,8 @@ void InferenceCache::insert(Key key, std::shared_ptr<const Inference> inference)
   entries_.emplace(std::move(key), std::move(inference));
 }
 
-std::shared_ptr<const Inference> infer(
-    const OperatorPlan& plan,
-    c10::ArrayRef<c10::IValue> arguments,
-    InferenceFailure& failure) {
+std::shared_ptr<const Inference>
+infer(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, InferenceFailure& failure) {
   failure = InferenceFailure::NoMetaKernel;
   if (plan.uninferable.load(std::memory_order_relaxed)) {
     return nullptr;
@@ -308,7 +318,10 @@ std::shared_ptr<const Inference> infer(
   return inference;
 }
 
-void learn(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> results) {
+void learn(
+    const OperatorPlan& plan,
+    c10::ArrayRef<c10::IValue> arguments,
+    c10::ArrayRef<c10::IValue> results) {
   InferenceCache::Key key;
   if (makeKey(arguments, key)) {
     plan.inferences->insert(std::move(key), inferenceOf(plan, results));

@@ -56,12 +56,13 @@ enum class InferenceFailure : uint8_t {
 };
 
 // Remembers what an operator with plan.learned returned for these arguments.
-void learn(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> results);
-
-// nullptr on failure.
-std::shared_ptr<const Inference> infer(
+void learn(
     const OperatorPlan& plan,
     c10::ArrayRef<c10::IValue> arguments,
-    InferenceFailure& failure);
+    c10::ArrayRef<c10::IValue> results);
+
+// nullptr on failure.
+std::shared_ptr<const Inference>
+infer(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, InferenceFailure& failure);
 
 } // namespace simdev

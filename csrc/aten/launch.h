@@ -21,9 +21,7 @@ class ClosureTask final : public Task {
     KernelDispatchGuard guard;
     function_();
   }
-  const char* name() const noexcept override {
-    return name_;
-  }
+  const char* name() const noexcept override { return name_; }
 
  private:
   const char* name_;
@@ -36,7 +34,8 @@ template <typename Function>
 void launch(c10::Device device, const char* name, Function&& function) {
   using Closure = std::decay_t<Function>;
   driver().launch(
-      currentStreamHandle(device.index()), std::make_unique<ClosureTask<Closure>>(name, std::forward<Function>(function)));
+      currentStreamHandle(device.index()),
+      std::make_unique<ClosureTask<Closure>>(name, std::forward<Function>(function)));
 }
 
 } // namespace simdev

@@ -41,9 +41,7 @@ class OperatorTask final : public Task {
     freshTensors(plan_, stack, results);
     placement.finish(results);
   }
-  const char* name() const noexcept override {
-    return plan_.name;
-  }
+  const char* name() const noexcept override { return plan_.name; }
 
  private:
   const OperatorPlan& plan_; // plans live as long as the registrations that own them: for ever
@@ -51,7 +49,11 @@ class OperatorTask final : public Task {
   std::vector<at::Tensor> outputs_;
 };
 
-c10::IValue allocateReturn(const OperatorPlan::Return& entry, const std::vector<TensorSpec>& specs, c10::Device device, std::vector<at::Tensor>& outputs) {
+c10::IValue allocateReturn(
+    const OperatorPlan::Return& entry,
+    const std::vector<TensorSpec>& specs,
+    c10::Device device,
+    std::vector<at::Tensor>& outputs) {
   c10::List<at::Tensor> list;
   at::Tensor tensor;
   for (const TensorSpec& spec : specs) {
@@ -97,8 +99,9 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
       return;
     }
     // Without a Meta kernel an in-place operator can still be launched: its outputs are its arguments.
-    const bool launchable = inference != nullptr ||
-        (failure == InferenceFailure::NoMetaKernel && !plan.hostOnly && !plan.hasFreshOutputs && !plan.hasOutArguments);
+    const bool launchable =
+        inference != nullptr || (failure == InferenceFailure::NoMetaKernel && !plan.hostOnly &&
+                                 !plan.hasFreshOutputs && !plan.hasOutArguments);
     if (!launchable) {
       runFallback(plan, device, failure, stack);
       return;
@@ -128,13 +131,17 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
   }
 }
 
-StructuredCallGuard::StructuredCallGuard(const std::string& name) : previous_(std::exchange(structuredCaller, &name)) {}
+StructuredCallGuard::StructuredCallGuard(const std::string& name)
+    : previous_(std::exchange(structuredCaller, &name)) {}
 
 StructuredCallGuard::~StructuredCallGuard() {
   structuredCaller = previous_;
 }
 
-void StructuredKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void StructuredKernel::operator()(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet,
+    torch::jit::Stack* stack) {
   StructuredCallGuard guard(op.operator_name().name);
   op.redispatchBoxed(kCompositeKeys, stack);
 }

@@ -57,7 +57,7 @@ c10::ScalarType parameterType(const at::Tensor& input, const Parameters&... para
 
 bool isInMemoryFormat(const at::Tensor& tensor) {
   return tensor.is_contiguous() || tensor.is_contiguous(c10::MemoryFormat::ChannelsLast) ||
-      tensor.is_contiguous(c10::MemoryFormat::ChannelsLast3d);
+         tensor.is_contiguous(c10::MemoryFormat::ChannelsLast3d);
 }
 
 bool isContiguous(const OptionalTensor& tensor) {
@@ -77,7 +77,7 @@ ThreeTensors batchNorm(
   checkSameDevice(device, {weight, bias, runningMean, runningVar});
   const c10::ScalarType dtype = parameterType(input, weight, bias, runningMean, runningVar);
   const bool contiguous = isInMemoryFormat(input) && isContiguous(weight) && isContiguous(bias) &&
-      isContiguous(runningMean) && isContiguous(runningVar);
+                          isContiguous(runningMean) && isContiguous(runningVar);
   const int64_t saved = training ? input.size(1) : 0;
   std::array<at::Tensor, 3> outputs{
       empty(
@@ -142,8 +142,18 @@ ThreeTensors batchNormBackward(
        training,
        eps,
        mask] {
-        return asArray(at::native_batch_norm_backward(
-            gradOutput, input, weight, runningMean, runningVar, savedMean, savedInvstd, training, eps, mask));
+        return asArray(
+            at::native_batch_norm_backward(
+                gradOutput,
+                input,
+                weight,
+                runningMean,
+                runningVar,
+                savedMean,
+                savedInvstd,
+                training,
+                eps,
+                mask));
       });
   return asTuple(std::move(outputs));
 }
@@ -290,8 +300,9 @@ ThreeTensors groupNormBackward(
        spatial,
        groups,
        mask] {
-        return asArray(at::native_group_norm_backward(
-            gradOutput, input, mean, rstd, weight, batch, channels, spatial, groups, mask));
+        return asArray(
+            at::native_group_norm_backward(
+                gradOutput, input, mean, rstd, weight, batch, channels, spatial, groups, mask));
       });
   return asTuple(std::move(outputs));
 }

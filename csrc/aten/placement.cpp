@@ -34,7 +34,8 @@ c10::DeleterFnPtr hostDeleter = nullptr;
 // oneDNN frees its scratch memory by bare pointer, so one deleter must serve both kinds.
 void release(void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
-  if (address < placedBegin.load(std::memory_order_relaxed) || address >= placedEnd.load(std::memory_order_relaxed)) {
+  if (address < placedBegin.load(std::memory_order_relaxed) ||
+      address >= placedEnd.load(std::memory_order_relaxed)) {
     hostDeleter(pointer);
   } // else not owned: stream order keeps it alive
 }
@@ -52,9 +53,7 @@ class PlacementAllocator final : public c10::Allocator {
     }
     return host_->allocate(bytes);
   }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &release;
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* dest, const void* src, std::size_t count) const override {
     host_->copy_data(dest, src, count);
   }
@@ -97,7 +96,12 @@ void* OutputPlacement::take(size_t bytes) noexcept {
 void OutputPlacement::finish(at::TensorList results) {
   // From here on allocations are temporaries, which must not take the place of an output that is about to be filled.
   currentPlacement = previous_;
-  TORCH_INTERNAL_ASSERT(results.size() == outputs_.size(), "kernel returned ", results.size(), " tensors, inferred ", outputs_.size());
+  TORCH_INTERNAL_ASSERT(
+      results.size() == outputs_.size(),
+      "kernel returned ",
+      results.size(),
+      " tensors, inferred ",
+      outputs_.size());
   std::vector<std::pair<at::Tensor, at::Tensor>> misplaced;
   for (size_t i = 0; i < results.size(); ++i) {
     const at::Tensor& output = outputs_[i];
@@ -107,8 +111,13 @@ void OutputPlacement::finish(at::TensorList results) {
     }
     TORCH_INTERNAL_ASSERT(
         result.defined() && result.sizes() == output.sizes() && result.scalar_type() == output.scalar_type(),
-        "output ", i, " of the kernel is ", result.defined() ? c10::str(result.scalar_type(), result.sizes()) : "undefined",
-        ", inferred ", output.scalar_type(), output.sizes());
+        "output ",
+        i,
+        " of the kernel is ",
+        result.defined() ? c10::str(result.scalar_type(), result.sizes()) : "undefined",
+        ", inferred ",
+        output.scalar_type(),
+        output.sizes());
     if (result.numel() == 0 ||
         (result.const_data_ptr() == output.const_data_ptr() && result.strides() == output.strides() &&
          result.is_conj() == output.is_conj() && result.is_neg() == output.is_neg())) {

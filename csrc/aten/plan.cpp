@@ -21,7 +21,8 @@ bool isTensorType(const c10::TypePtr& type) {
 }
 
 bool isTensorListType(const c10::TypePtr& type) {
-  return type->kind() == c10::TypeKind::ListType && isTensorType(type->castRaw<c10::ListType>()->getElementType());
+  return type->kind() == c10::TypeKind::ListType &&
+         isTensorType(type->castRaw<c10::ListType>()->getElementType());
 }
 
 OperatorPlan::ArgumentKind kindOf(const c10::TypePtr& type) {
@@ -87,7 +88,9 @@ at::Tensor kernelTensor(const OperatorPlan& plan, const at::Tensor& tensor, c10:
 } // namespace
 
 OperatorPlan::OperatorPlan(const c10::OperatorHandle& handle)
-    : op(handle), name(strdup(c10::toString(handle.operator_name()).c_str())), inferences(std::make_unique<InferenceCache>()) {
+    : op(handle),
+      name(strdup(c10::toString(handle.operator_name()).c_str())),
+      inferences(std::make_unique<InferenceCache>()) {
   const c10::FunctionSchema& schema = handle.schema();
   for (const c10::Argument& argument : schema.arguments()) {
     const bool out = argument.is_out();
@@ -130,16 +133,24 @@ c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> 
     return {kDeviceType, currentDevice()};
   }
   forEachTensor(plan, arguments, [&](const at::Tensor& tensor, bool alone) {
-    const bool hostScalar = tensor.is_cpu() && ((alone && tensor.dim() == 0) || plan.takesHostTensors);
+    const bool hostScalar =
+        tensor.is_cpu() &&
+        (plan.takesHostTensors || (tensor.dim() == 0 && (alone || plan.takesHostScalarsInLists)));
     TORCH_CHECK(
         tensor.device() == *found || hostScalar,
-        "Expected all tensors to be on the same device, but found at least two devices, ", *found, " and ",
-        tensor.device(), "! (when checking arguments of ", plan.name, ")");
+        "Expected all tensors to be on the same device, but found at least two devices, ",
+        *found,
+        " and ",
+        tensor.device(),
+        "! (when checking arguments of ",
+        plan.name,
+        ")");
   });
   return *found;
 }
 
-torch::jit::Stack kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device) {
+torch::jit::Stack
+kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device) {
   using Kind = OperatorPlan::ArgumentKind;
   torch::jit::Stack stack;
   stack.reserve(arguments.size() + 1);
@@ -165,15 +176,19 @@ torch::jit::Stack kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::I
         c10::List<std::optional<at::Tensor>> list;
         for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList().vec()) {
           list.push_back(
-              tensor.has_value() ? std::optional<at::Tensor>(kernelTensor(plan, *tensor, device)) : std::nullopt);
+              tensor.has_value() ? std::optional<at::Tensor>(kernelTensor(plan, *tensor, device))
+                                 : std::nullopt);
         }
         stack.emplace_back(std::move(list));
         break;
       }
       case Kind::Generator: {
         int64_t count = 1;
-        forEachTensor(plan, arguments, [&](const at::Tensor& tensor, bool) { count = std::max(count, tensor.numel()); });
-        stack.emplace_back(kernelGenerator(value.toOptional<at::Generator>(), device, static_cast<uint64_t>(count)));
+        forEachTensor(plan, arguments, [&](const at::Tensor& tensor, bool) {
+          count = std::max(count, tensor.numel());
+        });
+        stack.emplace_back(
+            kernelGenerator(value.toOptional<at::Generator>(), device, static_cast<uint64_t>(count)));
         break;
       }
       case Kind::Device:
@@ -187,7 +202,10 @@ torch::jit::Stack kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::I
   return stack;
 }
 
-void freshTensors(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> results, std::vector<at::Tensor>& tensors) {
+void freshTensors(
+    const OperatorPlan& plan,
+    c10::ArrayRef<c10::IValue> results,
+    std::vector<at::Tensor>& tensors) {
   for (size_t i = 0; i < plan.returns.size(); ++i) {
     if (plan.returns[i].alias >= 0) {
       continue;

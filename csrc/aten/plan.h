@@ -43,6 +43,7 @@ struct OperatorPlan {
   bool hasOutArguments = false;
   bool hostOnly = false; // see the rules in registration.cpp
   bool takesHostTensors = false; // CPU tensors of any size are legal beside device ones and are moved over
+  bool takesHostScalarsInLists = false; // 0-dim CPU tensors in lists too are numbers
   // The Meta kernel describes another device's kernel: the first call of a signature waits and tells what to expect.
   bool learned = false;
   // Set when the Meta kernel turned out to be missing: ask no more.
@@ -55,9 +56,13 @@ struct OperatorPlan {
 c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);
 
 // The arguments as its kernel sees them: backing tensors, a generator for the kernel, the kernel's device.
-torch::jit::Stack kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
+torch::jit::Stack
+kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
 
 // Appends the tensors of the fresh returns, in order; `results` are all returns.
-void freshTensors(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> results, std::vector<at::Tensor>& tensors);
+void freshTensors(
+    const OperatorPlan& plan,
+    c10::ArrayRef<c10::IValue> results,
+    std::vector<at::Tensor>& tensors);
 
 } // namespace simdev

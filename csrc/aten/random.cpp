@@ -53,10 +53,8 @@ at::Generator kernelGenerator(const PhiloxState& state, c10::DeviceIndex index) 
   return generator;
 }
 
-at::Generator kernelGenerator(
-    const std::optional<at::Generator>& generator,
-    c10::Device device,
-    uint64_t increment) {
+at::Generator
+kernelGenerator(const std::optional<at::Generator>& generator, c10::Device device, uint64_t increment) {
   return kernelGenerator(getGeneratorOrDefault(generator, device.index()).reserve(increment), device.index());
 }
 
@@ -112,7 +110,7 @@ void drawWithAten(const Draw& draw, at::Tensor output, const at::Generator& gene
     case Distribution::Integers: {
       int64_t end = 0;
       const bool overflow = draw.range == 0 || draw.range > std::numeric_limits<int64_t>::max() ||
-          __builtin_add_overflow(draw.base, static_cast<int64_t>(draw.range), &end);
+                            __builtin_add_overflow(draw.base, static_cast<int64_t>(draw.range), &end);
       output.random_(draw.base, overflow ? std::nullopt : std::optional<int64_t>(end), generator);
       break;
     }
@@ -161,15 +159,16 @@ void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& gene
         draw.b,
         draw.base,
         draw.range};
-    native::launchKernel(device, name, kernel, native::gridFor(count * native::kRandomCostInBytes), arguments);
+    native::launchKernel(
+        device, name, kernel, native::gridFor(count * native::kRandomCostInBytes), arguments);
   } else {
     draw.probabilities = backing(draw.probabilities);
     launch(
         device,
         name,
-        [draw = std::move(draw), output = backing(target), generator = kernelGenerator(state, device.index())] {
-          drawWithAten(draw, output, generator);
-        });
+        [draw = std::move(draw),
+         output = backing(target),
+         generator = kernelGenerator(state, device.index())] { drawWithAten(draw, output, generator); });
   }
   if (!target.is_same(self)) {
     self.copy_(target);
@@ -194,7 +193,11 @@ struct NormalKernel {
 
 template <typename RNG>
 struct LogNormalKernel {
-  void operator()(at::TensorIterator& iterator, double mean, double deviation, const OptionalGenerator& generator) {
+  void operator()(
+      at::TensorIterator& iterator,
+      double mean,
+      double deviation,
+      const OptionalGenerator& generator) {
     launchDraw(iterator.tensor(0), {Distribution::LogNormal, mean, deviation}, generator);
   }
 };
@@ -204,7 +207,8 @@ struct ExponentialKernel {
   void operator()(at::TensorIterator& iterator, double lambda, const OptionalGenerator& generator) {
     TORCH_CHECK(
         c10::isFloatingType(iterator.dtype()),
-        "Exponential distribution is a continuous probability distribution. dtype must be a floating point but you "
+        "Exponential distribution is a continuous probability distribution. dtype must be a floating point "
+        "but you "
         "specified ",
         iterator.dtype());
     launchDraw(iterator.tensor(0), {Distribution::Exponential, lambda}, generator);
@@ -213,7 +217,8 @@ struct ExponentialKernel {
 
 template <typename RNG>
 struct CauchyKernel {
-  void operator()(at::TensorIterator& iterator, double median, double sigma, const OptionalGenerator& generator) {
+  void
+  operator()(at::TensorIterator& iterator, double median, double sigma, const OptionalGenerator& generator) {
     launchDraw(iterator.tensor(0), {Distribution::Cauchy, median, sigma}, generator);
   }
 };
@@ -259,9 +264,12 @@ struct RandomKernel {
 
 template <typename RNG>
 struct RandomFromToKernel {
-  void operator()(at::TensorIterator& iterator, uint64_t range, int64_t base, const OptionalGenerator& generator) {
+  void
+  operator()(at::TensorIterator& iterator, uint64_t range, int64_t base, const OptionalGenerator& generator) {
     launchDraw(
-        iterator.tensor(0), {.distribution = Distribution::Integers, .base = base, .range = range}, generator);
+        iterator.tensor(0),
+        {.distribution = Distribution::Integers, .base = base, .range = range},
+        generator);
   }
   // All 64 bits.
   void operator()(at::TensorIterator& iterator, const OptionalGenerator& generator) {
@@ -287,8 +295,9 @@ struct BernoulliKernel {
         "'");
     checkSameDevice(self.device(), {p});
     at::Tensor probabilities = p;
-    if (p.scalar_type() != c10::ScalarType::Float || p.sizes() != self.sizes() || p.strides() != self.strides() ||
-        !self.is_non_overlapping_and_dense() || p.device() != self.device()) {
+    if (p.scalar_type() != c10::ScalarType::Float || p.sizes() != self.sizes() ||
+        p.strides() != self.strides() || !self.is_non_overlapping_and_dense() ||
+        p.device() != self.device()) {
       probabilities = emptyLike(self, c10::ScalarType::Float);
       probabilities.copy_(p);
     }
@@ -319,7 +328,8 @@ at::Tensor& normalOut(Mean mean, Deviation deviation, OptionalGenerator generato
 }
 
 at::Tensor& log_normal_(at::Tensor& self, double mean, double deviation, OptionalGenerator generator) {
-  return templates::log_normal_impl_<LogNormalKernel, GeneratorImpl>(self, mean, deviation, std::move(generator));
+  return templates::log_normal_impl_<LogNormalKernel, GeneratorImpl>(
+      self, mean, deviation, std::move(generator));
 }
 
 at::Tensor& exponential_(at::Tensor& self, double lambda, OptionalGenerator generator) {
@@ -338,8 +348,10 @@ at::Tensor& random_(at::Tensor& self, OptionalGenerator generator) {
   return templates::random_impl<RandomKernel, GeneratorImpl>(self, std::move(generator));
 }
 
-at::Tensor& randomFrom_(at::Tensor& self, int64_t from, std::optional<int64_t> to, OptionalGenerator generator) {
-  return templates::random_from_to_impl<RandomFromToKernel, GeneratorImpl>(self, from, to, std::move(generator));
+at::Tensor&
+randomFrom_(at::Tensor& self, int64_t from, std::optional<int64_t> to, OptionalGenerator generator) {
+  return templates::random_from_to_impl<RandomFromToKernel, GeneratorImpl>(
+      self, from, to, std::move(generator));
 }
 
 at::Tensor& randomTo_(at::Tensor& self, int64_t to, OptionalGenerator generator) {
@@ -362,7 +374,11 @@ at::Tensor& bernoulliOut(const at::Tensor& self, OptionalGenerator generator, at
 
 // Launches `run`, which samples with the generator that it is given and returns what `output` is to hold.
 template <typename Function>
-void launchSampling(const char* name, const at::Tensor& output, const OptionalGenerator& generator, Function run) {
+void launchSampling(
+    const char* name,
+    const at::Tensor& output,
+    const OptionalGenerator& generator,
+    Function run) {
   launchInto(
       output.device(),
       name,
@@ -390,7 +406,10 @@ at::Tensor binomial(const at::Tensor& count, const at::Tensor& probability, Opti
 at::Tensor sampleDirichlet(const at::Tensor& alpha, OptionalGenerator generator) {
   at::Tensor output = empty(alpha.sizes(), alpha.scalar_type(), alpha.device());
   launchSampling(
-      "aten::_sample_dirichlet", output, generator, [alpha = backing(alpha)](const at::Generator& kernelGenerator) {
+      "aten::_sample_dirichlet",
+      output,
+      generator,
+      [alpha = backing(alpha)](const at::Generator& kernelGenerator) {
         return at::_sample_dirichlet(alpha, kernelGenerator);
       });
   return output;
@@ -411,7 +430,9 @@ at::Tensor& multinomialOut(
       "multinomial only supports floating-point dtypes for input, got: ",
       self.scalar_type());
   TORCH_CHECK(
-      out.scalar_type() == c10::ScalarType::Long, "multinomial expects Long tensor out, got: ", out.scalar_type());
+      out.scalar_type() == c10::ScalarType::Long,
+      "multinomial expects Long tensor out, got: ",
+      out.scalar_type());
   TORCH_CHECK(samples > 0, "cannot sample n_sample <= 0 samples");
   TORCH_CHECK(
       replacement || samples <= self.size(-1),
@@ -434,7 +455,8 @@ at::Tensor& multinomialOut(
   return out;
 }
 
-at::Tensor multinomial(const at::Tensor& self, int64_t samples, bool replacement, OptionalGenerator generator) {
+at::Tensor
+multinomial(const at::Tensor& self, int64_t samples, bool replacement, OptionalGenerator generator) {
   at::Tensor out = empty({0}, c10::ScalarType::Long, self.device());
   return multinomialOut(self, samples, replacement, std::move(generator), out);
 }

@@ -19,9 +19,7 @@ at::Generator kernelGenerator(const PhiloxState& state, c10::DeviceIndex index);
 
 // The generator to hand to an ATen kernel in place of the operator's generator argument.  Takes `increment` numbers from
 // `generator`, or from the device's default generator.  Throws unless `generator` is one of `device`'s.
-at::Generator kernelGenerator(
-    const std::optional<at::Generator>& generator,
-    c10::Device device,
-    uint64_t increment);
+at::Generator
+kernelGenerator(const std::optional<at::Generator>& generator, c10::Device device, uint64_t increment);
 
 } // namespace simdev

@@ -49,8 +49,35 @@ constexpr std::string_view kTakesHostTensors[] = {
     "aten::_unsafe_index_put",
 };
 
-// Their Meta kernels tell CUDA's output shapes, strides or lazy bits, which differ from those of the CPU's kernels.
+// Their Meta kernels tell other output shapes, strides or lazy bits than the CPU's kernels have, or are missing; but what
+// they return depends on the arguments' metadata alone.
 constexpr std::string_view kLearned[] = {
+    "aten::_add_relu",
+    "aten::_aminmax",
+    "aten::_ctc_loss_backward",
+    "aten::_dirichlet_grad",
+    "aten::_fake_quantize_learnable_per_channel_affine",
+    "aten::_fake_quantize_learnable_per_channel_affine_backward",
+    "aten::_fake_quantize_learnable_per_tensor_affine",
+    "aten::_fake_quantize_learnable_per_tensor_affine_backward",
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    "aten::_logcumsumexp",
+    "aten::_masked_softmax",
+    "aten::_masked_softmax_backward",
+    "aten::_native_multi_head_attention",
+    "aten::_standard_gamma_grad",
+    "aten::_transform_bias_rescale_qkv",
+    "aten::fake_quantize_per_channel_affine_cachemask",
+    "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::fractional_max_pool3d_backward",
+    "aten::glu_backward_jvp",
+    "aten::glu_jvp",
+    "aten::mish_backward",
+    "aten::multi_margin_loss_backward",
+    "aten::multilabel_margin_loss_backward",
+    "aten::native_channel_shuffle",
+    "aten::reflection_pad2d",
+    "aten::reflection_pad2d_backward",
     "aten::_embedding_bag",
     "aten::_embedding_bag_forward_only",
     "aten::_fft_r2c",
@@ -58,6 +85,7 @@ constexpr std::string_view kLearned[] = {
     "aten::_fft_c2c",
     "aten::max_unpool2d",
     "aten::nonzero_static",
+    "aten::multilabel_margin_loss_forward",
     "aten::dot",
     "aten::vdot",
     "aten::_batch_norm_with_update",
@@ -73,17 +101,10 @@ bool contains(const std::string_view (&names)[N], std::string_view name) {
 
 bool isHostOnly(std::string_view name) {
   return !contains(kLaunchedAnyway, name) &&
-      std::any_of(std::begin(kHostOnlyPrefixes), std::end(kHostOnlyPrefixes), [&](std::string_view prefix) {
-           return name.starts_with(prefix);
-         });
-}
-
-std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
-  auto plan = std::make_shared<OperatorPlan>(op);
-  plan->hostOnly = isHostOnly(op.operator_name().name);
-  plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
-  plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
-  return plan;
+         std::any_of(
+             std::begin(kHostOnlyPrefixes), std::end(kHostOnlyPrefixes), [&](std::string_view prefix) {
+               return name.starts_with(prefix);
+             });
 }
 
 // One launch that loops over the tensors on the device beats one launch a tensor.
@@ -91,16 +112,26 @@ bool isForeach(std::string_view name) {
   return name.starts_with("aten::_foreach_");
 }
 
+std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
+  auto plan = std::make_shared<OperatorPlan>(op);
+  plan->hostOnly = isHostOnly(op.operator_name().name);
+  plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
+  plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
+  plan->takesHostScalarsInLists = isForeach(op.operator_name().name);
+  return plan;
+}
+
 bool isServedByBoxedKernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   const bool hasKernel = op.hasKernelForDispatchKey(DispatchKey::CPU) ||
-      (isForeach(op.operator_name().name) && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd));
+                         (isForeach(op.operator_name().name) &&
+                          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd));
   if (!hasKernel || op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) {
     return false;
   }
   // A kernel of ours would hide the composition that autograd differentiates through.
   return !op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
-      op.hasKernelForDispatchKey(DispatchKey::Autograd);
+         op.hasKernelForDispatchKey(DispatchKey::Autograd);
 }
 
 std::map<std::string, bool>& boxed() {
@@ -119,7 +150,7 @@ bool alwaysRunsOnHost(const OperatorPlan& plan) {
     return tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
   });
   const bool inferable = plan.learned || !plan.hasFreshOutputs ||
-      plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+                         plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
   return plan.hostOnly || !plan.returnsOnlyTensors || dataDependent || !inferable;
 }
 
@@ -144,7 +175,8 @@ void registerSparseKernels(c10::DispatchKey hostKey, c10::DispatchKey key) {
     }
     auto plan = makePlan(op);
     if (!plan->isView) {
-      library->impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<SparseKernel>(plan)));
+      library->impl(
+          plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<SparseKernel>(plan)));
     }
   });
 }
@@ -157,7 +189,8 @@ const std::map<std::string, bool>& boxedOperators() {
 
 void registerBoxedKernels() {
   installPlacementAllocator();
-  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static torch::Library library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   forEachAtenOperator([&](const c10::OperatorHandle& op) {
     if (!isServedByBoxedKernel(op)) {
       return;
@@ -168,14 +201,17 @@ void registerBoxedKernels() {
     }
     boxed()[plan->name] = alwaysRunsOnHost(*plan);
     if (isStructured(op)) {
-      library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>()));
+      library.impl(
+          plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>()));
     } else {
-      library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LaunchedKernel>(plan)));
+      library.impl(
+          plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LaunchedKernel>(plan)));
     }
   });
   registerSparseKernels(c10::DispatchKey::SparseCPU, c10::DispatchKey::SparsePrivateUse1);
   registerSparseKernels(c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrPrivateUse1);
-  static torch::Library fallback(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static torch::Library fallback(
+      torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&unregisteredOperator>());
 }
 

@@ -38,8 +38,7 @@ void checkCell(
     const OptionalTensor& hiddenBias,
     int64_t gates) {
   checkSameDevice(inputGates.device(), {hiddenGates, hidden, inputBias, hiddenBias});
-  TORCH_CHECK(
-      isDefined(inputBias) == isDefined(hiddenBias), name, ": both biases must be given, or neither");
+  TORCH_CHECK(isDefined(inputBias) == isDefined(hiddenBias), name, ": both biases must be given, or neither");
   TORCH_CHECK(
       inputGates.dim() == 2 && hiddenGates.sizes() == inputGates.sizes() && hidden.dim() == 2 &&
           hidden.size(0) == inputGates.size(0) && inputGates.size(1) == gates * hidden.size(1),
@@ -200,10 +199,8 @@ std::tuple<at::Tensor, at::Tensor> gruCell(
   return {std::move(hy), std::move(workspace)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gruCellBackward(
-    const at::Tensor& gradHy,
-    const at::Tensor& workspace,
-    bool hasBias) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+gruCellBackward(const at::Tensor& gradHy, const at::Tensor& workspace, bool hasBias) {
   const c10::Device device = workspace.device();
   const c10::ScalarType dtype = workspace.scalar_type();
   checkSameDevice(device, {gradHy});

@@ -67,7 +67,8 @@ at::Tensor rebuild(const at::Tensor& tensor, bool onDevice, Convert convert) {
     const at::Tensor indices = convert(impl->indices());
     const at::Tensor values = convert(impl->values());
     at::Tensor result = at::detail::make_tensor<at::SparseTensorImpl>(
-        c10::DispatchKeySet(onDevice ? c10::DispatchKey::SparsePrivateUse1 : c10::DispatchKey::SparseCPU), values.dtype());
+        c10::DispatchKeySet(onDevice ? c10::DispatchKey::SparsePrivateUse1 : c10::DispatchKey::SparseCPU),
+        values.dtype());
     auto* built = static_cast<at::SparseTensorImpl*>(result.unsafeGetTensorImpl());
     built->resize_(impl->sparse_dim(), impl->dense_dim(), impl->sizes());
     built->set_indices_and_values_unsafe(indices, values);
@@ -77,7 +78,10 @@ at::Tensor rebuild(const at::Tensor& tensor, bool onDevice, Convert convert) {
   const auto* impl = static_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
   return makeCompressed(
       onDevice ? c10::DispatchKey::SparseCsrPrivateUse1 : c10::DispatchKey::SparseCsrCPU,
-      convert(impl->compressed_indices()), convert(impl->plain_indices()), convert(impl->values()), impl->sizes(),
+      convert(impl->compressed_indices()),
+      convert(impl->plain_indices()),
+      convert(impl->values()),
+      impl->sizes(),
       impl->layout());
 }
 
@@ -90,7 +94,8 @@ at::Tensor makeCompressedOperator(
     std::optional<c10::Layout> layout,
     std::optional<c10::Device>,
     std::optional<bool>) {
-  TORCH_CHECK(layout.has_value(), "sparse_compressed_tensor_unsafe expected a sparse compressed layout but got none");
+  TORCH_CHECK(
+      layout.has_value(), "sparse_compressed_tensor_unsafe expected a sparse compressed layout but got none");
   return makeCompressed(c10::DispatchKey::SparseCsrPrivateUse1, compressed, plain, values, size, *layout);
 }
 
@@ -104,7 +109,9 @@ at::Tensor sparseBacking(const at::Tensor& tensor) {
   return rebuild(tensor, /*onDevice=*/false, [](const at::Tensor& part) { return backing(part); });
 }
 
-at::Tensor sparseToDevice(const at::Tensor& tensor, const std::function<at::Tensor(const at::Tensor&)>& toDevice) {
+at::Tensor sparseToDevice(
+    const at::Tensor& tensor,
+    const std::function<at::Tensor(const at::Tensor&)>& toDevice) {
   return rebuild(tensor, /*onDevice=*/true, toDevice);
 }
 
@@ -131,7 +138,9 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("values", TORCH_FN(at::native::values_sparse));
   m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse));
   m.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
-  m.impl("_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
+  m.impl(
+      "_sparse_coo_tensor_with_dims_and_tensors",
+      TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
   m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
   m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));

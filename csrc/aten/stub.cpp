@@ -26,7 +26,9 @@ template <UnaryOut kernel, const char* name>
 void launchUnary(at::TensorIteratorBase& iterator) {
   if (iterator.numel() > 0) {
     const at::Tensor& out = iterator.tensor(0);
-    launch(out.device(), name, [out = backing(out), in = backing(iterator.tensor(1))]() mutable { kernel(out, in); });
+    launch(out.device(), name, [out = backing(out), in = backing(iterator.tensor(1))]() mutable {
+      kernel(out, in);
+    });
   }
 }
 

@@ -46,7 +46,8 @@ void resizeTo(c10::TensorImpl* self, c10::IntArrayRef size, at::OptionalIntArray
   }
 }
 
-const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryFormat> format) {
+const at::Tensor&
+resize(const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryFormat> format) {
   for (int64_t extent : size) {
     TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ", size);
   }
@@ -59,12 +60,19 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size, std::opt
   return self;
 }
 
-at::Tensor& setStorage(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef size, c10::IntArrayRef stride) {
+at::Tensor& setStorage(
+    at::Tensor& self,
+    at::Storage source,
+    int64_t offset,
+    c10::IntArrayRef size,
+    c10::IntArrayRef stride) {
   c10::DeviceGuard guard(self.device());
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   self.unsafeGetTensorImpl()->set_storage_offset(offset);
   resizeTo(
-      self.unsafeGetTensorImpl(), size, stride.data() != nullptr ? at::OptionalIntArrayRef(stride) : std::nullopt);
+      self.unsafeGetTensorImpl(),
+      size,
+      stride.data() != nullptr ? at::OptionalIntArrayRef(stride) : std::nullopt);
   return self;
 }
 

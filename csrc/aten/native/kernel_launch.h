@@ -49,9 +49,15 @@ inline bool hasNativeKernels() {
 }
 
 template <typename Arguments>
-void launchKernel(c10::Device device, const char* name, KernelFunction kernel, uint32_t grid, const Arguments& arguments) {
+void launchKernel(
+    c10::Device device,
+    const char* name,
+    KernelFunction kernel,
+    uint32_t grid,
+    const Arguments& arguments) {
   static_assert(std::is_trivially_copyable_v<Arguments>, "kernel arguments are copied as bytes");
-  driver().launchKernel(currentStreamHandle(device.index()), name, kernel, grid, &arguments, sizeof(arguments));
+  driver().launchKernel(
+      currentStreamHandle(device.index()), name, kernel, grid, &arguments, sizeof(arguments));
 }
 
 } // namespace simdev::native

@@ -43,7 +43,7 @@ bool isDense(const at::Tensor& tensor) {
 
 bool sameLayout(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
-      a.device() == b.device();
+         a.device() == b.device();
 }
 
 std::optional<double> pythonNumber(const at::Tensor& tensor) {
@@ -98,7 +98,12 @@ bool launchBinary(
   }
   arguments.a = kernelData(self);
   arguments.out = kernelData(out);
-  launchKernel(self.device(), name, binaryKernel(op, *type, arguments.b == nullptr), gridFor(bytesOf(self)), arguments);
+  launchKernel(
+      self.device(),
+      name,
+      binaryKernel(op, *type, arguments.b == nullptr),
+      gridFor(bytesOf(self)),
+      arguments);
   return true;
 }
 
@@ -111,21 +116,23 @@ bool isRealAlpha(const at::Scalar& alpha) {
   return alpha.isFloatingPoint() || alpha.isIntegral(/*includeBool=*/false);
 }
 
-#define SIMDEV_COMPOSITE(NAME, OPERATOR, ...)               \
-  static const std::string caller = "aten::" NAME;          \
-  StructuredCallGuard guard(caller);                        \
+#define SIMDEV_COMPOSITE(NAME, OPERATOR, ...)      \
+  static const std::string caller = "aten::" NAME; \
+  StructuredCallGuard guard(caller);               \
   return at::_ops::OPERATOR::redispatch(kCompositeKeys, __VA_ARGS__)
 
 at::Tensor add(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   at::Tensor out;
-  if (isRealAlpha(alpha) && launchBinary("aten::add.Tensor", addOp(alpha.toDouble()), self, other, alpha.toDouble(), out)) {
+  if (isRealAlpha(alpha) &&
+      launchBinary("aten::add.Tensor", addOp(alpha.toDouble()), self, other, alpha.toDouble(), out)) {
     return out;
   }
   SIMDEV_COMPOSITE("add", add_Tensor, self, other, alpha);
 }
 
 at::Tensor& addInPlace(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
-  if (isRealAlpha(alpha) && launchBinary("aten::add_.Tensor", addOp(alpha.toDouble()), self, other, alpha.toDouble(), self)) {
+  if (isRealAlpha(alpha) &&
+      launchBinary("aten::add_.Tensor", addOp(alpha.toDouble()), self, other, alpha.toDouble(), self)) {
     return self;
   }
   SIMDEV_COMPOSITE("add", add__Tensor, self, other, alpha);
@@ -133,32 +140,34 @@ at::Tensor& addInPlace(at::Tensor& self, const at::Tensor& other, const at::Scal
 
 at::Tensor sub(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
   at::Tensor out;
-  if (isRealAlpha(alpha) && alpha.toDouble() == 1.0 && launchBinary("aten::sub.Tensor", BinaryOp::Sub, self, other, 1.0, out)) {
+  if (isRealAlpha(alpha) && alpha.toDouble() == 1.0 &&
+      launchBinary("aten::sub.Tensor", BinaryOp::Sub, self, other, 1.0, out)) {
     return out;
   }
   SIMDEV_COMPOSITE("sub", sub_Tensor, self, other, alpha);
 }
 
 at::Tensor& subInPlace(at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
-  if (isRealAlpha(alpha) && alpha.toDouble() == 1.0 && launchBinary("aten::sub_.Tensor", BinaryOp::Sub, self, other, 1.0, self)) {
+  if (isRealAlpha(alpha) && alpha.toDouble() == 1.0 &&
+      launchBinary("aten::sub_.Tensor", BinaryOp::Sub, self, other, 1.0, self)) {
     return self;
   }
   SIMDEV_COMPOSITE("sub", sub__Tensor, self, other, alpha);
 }
 
-#define SIMDEV_MULTIPLICATIVE(FUNCTION, NAME, OP, FUNCTIONAL, INPLACE)                       \
-  at::Tensor FUNCTION(const at::Tensor& self, const at::Tensor& other) {                     \
-    at::Tensor out;                                                                          \
-    if (launchBinary("aten::" NAME ".Tensor", OP, self, other, 1.0, out)) {                  \
-      return out;                                                                            \
-    }                                                                                        \
-    SIMDEV_COMPOSITE(NAME, FUNCTIONAL, self, other);                                         \
-  }                                                                                          \
-  at::Tensor& FUNCTION##InPlace(at::Tensor& self, const at::Tensor& other) {                 \
-    if (launchBinary("aten::" NAME "_.Tensor", OP, self, other, 1.0, self)) {                \
-      return self;                                                                           \
-    }                                                                                        \
-    SIMDEV_COMPOSITE(NAME, INPLACE, self, other);                                            \
+#define SIMDEV_MULTIPLICATIVE(FUNCTION, NAME, OP, FUNCTIONAL, INPLACE)        \
+  at::Tensor FUNCTION(const at::Tensor& self, const at::Tensor& other) {      \
+    at::Tensor out;                                                           \
+    if (launchBinary("aten::" NAME ".Tensor", OP, self, other, 1.0, out)) {   \
+      return out;                                                             \
+    }                                                                         \
+    SIMDEV_COMPOSITE(NAME, FUNCTIONAL, self, other);                          \
+  }                                                                           \
+  at::Tensor& FUNCTION##InPlace(at::Tensor& self, const at::Tensor& other) {  \
+    if (launchBinary("aten::" NAME "_.Tensor", OP, self, other, 1.0, self)) { \
+      return self;                                                            \
+    }                                                                         \
+    SIMDEV_COMPOSITE(NAME, INPLACE, self, other);                             \
   }
 
 SIMDEV_MULTIPLICATIVE(mul, "mul", BinaryOp::Mul, mul_Tensor, mul__Tensor)
@@ -192,15 +201,19 @@ at::Tensor& reluInPlace(at::Tensor& self) {
 
 at::Tensor thresholdBackward(const at::Tensor& grad, const at::Tensor& self, const at::Scalar& threshold) {
   const auto type = elementType(self);
-  if (!hasNativeKernels() || !type.has_value() || threshold.isComplex() || threshold.toDouble() != 0.0 || !isDense(self) ||
-      !grad.is_privateuseone() || !sameLayout(grad, self)) {
+  if (!hasNativeKernels() || !type.has_value() || threshold.isComplex() || threshold.toDouble() != 0.0 ||
+      !isDense(self) || !grad.is_privateuseone() || !sameLayout(grad, self)) {
     SIMDEV_COMPOSITE("threshold_backward", threshold_backward, grad, self, threshold);
   }
   at::Tensor out = emptyStrided(self.sizes(), self.strides(), self.scalar_type(), self.device());
   if (self.numel() > 0) {
     const ReluBackwardArguments arguments{kernelData(grad), kernelData(self), kernelData(out), self.numel()};
     launchKernel(
-        self.device(), "aten::threshold_backward", reluBackwardKernel(*type), gridFor(bytesOf(self)), arguments);
+        self.device(),
+        "aten::threshold_backward",
+        reluBackwardKernel(*type),
+        gridFor(bytesOf(self)),
+        arguments);
   }
   return out;
 }
@@ -211,12 +224,19 @@ at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
   }
   FillArguments arguments{};
   AT_DISPATCH_V2(
-      self.scalar_type(), "fill_", AT_WRAP([&] {
+      self.scalar_type(),
+      "fill_",
+      AT_WRAP([&] {
         const auto element = value.to<scalar_t>(); // throws when the value does not fit, as on the CPU
         std::memcpy(arguments.element, &element, sizeof(element));
       }),
-      AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES),
-      c10::kComplexHalf, c10::kHalf, c10::kBFloat16, c10::kBool);
+      AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
+      AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+      AT_EXPAND(AT_FLOAT8_TYPES),
+      c10::kComplexHalf,
+      c10::kHalf,
+      c10::kBFloat16,
+      c10::kBool);
   if (!hasNativeKernels() || !isDense(self)) {
     launch(self.device(), "aten::fill_.Scalar", [self = backing(self), value] { self.fill_(value); });
     return self;
@@ -230,14 +250,23 @@ at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
 
 at::Tensor& fillTensor(at::Tensor& self, const at::Tensor& value) {
   TORCH_CHECK(
-      value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(), " dimensions.");
+      value.dim() == 0,
+      "fill_ only supports 0-dimension value tensor but got tensor with ",
+      value.dim(),
+      " dimensions.");
   if (value.is_cpu()) {
     return fillScalar(self, value.item());
   }
   TORCH_CHECK(
-      value.device() == self.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
-      self.device(), " and ", value.device(), "!");
-  launch(self.device(), "aten::fill_.Tensor", [self = backing(self), value = backing(value)] { self.fill_(value); });
+      value.device() == self.device(),
+      "Expected all tensors to be on the same device, but found at least two devices, ",
+      self.device(),
+      " and ",
+      value.device(),
+      "!");
+  launch(self.device(), "aten::fill_.Tensor", [self = backing(self), value = backing(value)] {
+    self.fill_(value);
+  });
   return self;
 }
 
@@ -247,7 +276,10 @@ at::Tensor& zero(at::Tensor& self) {
   }
   if (isDense(self)) {
     driver().memsetAsync(
-        self.mutable_data_ptr(), 0, static_cast<size_t>(bytesOf(self)), currentStreamHandle(self.device().index()));
+        self.mutable_data_ptr(),
+        0,
+        static_cast<size_t>(bytesOf(self)),
+        currentStreamHandle(self.device().index()));
   } else {
     launch(self.device(), "aten::zero_", [self = backing(self)] { self.zero_(); });
   }

@@ -16,58 +16,58 @@ namespace simdev::native {
 namespace {
 
 // Function multiversioning does not reach templates: one function for each type and operation.
-#define SIMDEV_BINARY(NAME, TYPE, EXPRESSION)                                                    \
-  SIMDEV_CLONES void NAME##Vector_##TYPE(const KernelContext& context, const void* arguments) {  \
-    const auto& args = *static_cast<const BinaryArguments*>(arguments);                          \
-    const auto [begin, end] = blockRange(context, args.count);                                   \
-    const TYPE* a = static_cast<const TYPE*>(args.a);                                            \
-    const TYPE* bs = static_cast<const TYPE*>(args.b);                                           \
-    TYPE* out = static_cast<TYPE*>(args.out);                                                    \
-    [[maybe_unused]] const TYPE alpha = static_cast<TYPE>(args.alpha);                           \
-    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                 \
-      const TYPE x = a[i];                                                                       \
-      const TYPE y = bs[i];                                                                      \
-      out[i] = EXPRESSION;                                                                       \
-    }                                                                                            \
-  }                                                                                              \
-  SIMDEV_CLONES void NAME##Scalar_##TYPE(const KernelContext& context, const void* arguments) {  \
-    const auto& args = *static_cast<const BinaryArguments*>(arguments);                          \
-    const auto [begin, end] = blockRange(context, args.count);                                   \
-    const TYPE* a = static_cast<const TYPE*>(args.a);                                            \
-    TYPE* out = static_cast<TYPE*>(args.out);                                                    \
-    const TYPE y = static_cast<TYPE>(args.scalar);                                               \
-    [[maybe_unused]] const TYPE alpha = static_cast<TYPE>(args.alpha);                           \
-    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                 \
-      const TYPE x = a[i];                                                                       \
-      out[i] = EXPRESSION;                                                                       \
-    }                                                                                            \
+#define SIMDEV_BINARY(NAME, TYPE, EXPRESSION)                                                   \
+  SIMDEV_CLONES void NAME##Vector_##TYPE(const KernelContext& context, const void* arguments) { \
+    const auto& args = *static_cast<const BinaryArguments*>(arguments);                         \
+    const auto [begin, end] = blockRange(context, args.count);                                  \
+    const TYPE* a = static_cast<const TYPE*>(args.a);                                           \
+    const TYPE* bs = static_cast<const TYPE*>(args.b);                                          \
+    TYPE* out = static_cast<TYPE*>(args.out);                                                   \
+    [[maybe_unused]] const TYPE alpha = static_cast<TYPE>(args.alpha);                          \
+    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                \
+      const TYPE x = a[i];                                                                      \
+      const TYPE y = bs[i];                                                                     \
+      out[i] = EXPRESSION;                                                                      \
+    }                                                                                           \
+  }                                                                                             \
+  SIMDEV_CLONES void NAME##Scalar_##TYPE(const KernelContext& context, const void* arguments) { \
+    const auto& args = *static_cast<const BinaryArguments*>(arguments);                         \
+    const auto [begin, end] = blockRange(context, args.count);                                  \
+    const TYPE* a = static_cast<const TYPE*>(args.a);                                           \
+    TYPE* out = static_cast<TYPE*>(args.out);                                                   \
+    const TYPE y = static_cast<TYPE>(args.scalar);                                              \
+    [[maybe_unused]] const TYPE alpha = static_cast<TYPE>(args.alpha);                          \
+    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                \
+      const TYPE x = a[i];                                                                      \
+      out[i] = EXPRESSION;                                                                      \
+    }                                                                                           \
   }
 
-#define SIMDEV_POINTWISE(TYPE)                                                                        \
-  SIMDEV_BINARY(add, TYPE, x + y)                                                                     \
-  SIMDEV_BINARY(addScaled, TYPE, x + alpha * y)                                                       \
-  SIMDEV_BINARY(sub, TYPE, x - y)                                                                     \
-  SIMDEV_BINARY(mul, TYPE, x* y)                                                                      \
-  SIMDEV_BINARY(div, TYPE, x / y)                                                                     \
-  SIMDEV_CLONES void relu_##TYPE(const KernelContext& context, const void* arguments) {               \
-    const auto& args = *static_cast<const UnaryArguments*>(arguments);                                \
-    const auto [begin, end] = blockRange(context, args.count);                                        \
-    const TYPE* in = static_cast<const TYPE*>(args.in);                                               \
-    TYPE* out = static_cast<TYPE*>(args.out);                                                         \
-    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                      \
-      const TYPE x = in[i];                                                                           \
-      out[i] = x < 0 ? TYPE(0) : x; /* NaN stays */                                                   \
-    }                                                                                                 \
-  }                                                                                                   \
-  SIMDEV_CLONES void reluBackward_##TYPE(const KernelContext& context, const void* arguments) {       \
-    const auto& args = *static_cast<const ReluBackwardArguments*>(arguments);                         \
-    const auto [begin, end] = blockRange(context, args.count);                                        \
-    const TYPE* grad = static_cast<const TYPE*>(args.grad);                                           \
-    const TYPE* in = static_cast<const TYPE*>(args.in);                                               \
-    TYPE* out = static_cast<TYPE*>(args.out);                                                         \
-    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                      \
-      out[i] = in[i] <= 0 ? TYPE(0) : grad[i]; /* as ATen: a NaN input passes the gradient */         \
-    }                                                                                                 \
+#define SIMDEV_POINTWISE(TYPE)                                                                  \
+  SIMDEV_BINARY(add, TYPE, x + y)                                                               \
+  SIMDEV_BINARY(addScaled, TYPE, x + alpha * y)                                                 \
+  SIMDEV_BINARY(sub, TYPE, x - y)                                                               \
+  SIMDEV_BINARY(mul, TYPE, x* y)                                                                \
+  SIMDEV_BINARY(div, TYPE, x / y)                                                               \
+  SIMDEV_CLONES void relu_##TYPE(const KernelContext& context, const void* arguments) {         \
+    const auto& args = *static_cast<const UnaryArguments*>(arguments);                          \
+    const auto [begin, end] = blockRange(context, args.count);                                  \
+    const TYPE* in = static_cast<const TYPE*>(args.in);                                         \
+    TYPE* out = static_cast<TYPE*>(args.out);                                                   \
+    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                \
+      const TYPE x = in[i];                                                                     \
+      out[i] = x < 0 ? TYPE(0) : x; /* NaN stays */                                             \
+    }                                                                                           \
+  }                                                                                             \
+  SIMDEV_CLONES void reluBackward_##TYPE(const KernelContext& context, const void* arguments) { \
+    const auto& args = *static_cast<const ReluBackwardArguments*>(arguments);                   \
+    const auto [begin, end] = blockRange(context, args.count);                                  \
+    const TYPE* grad = static_cast<const TYPE*>(args.grad);                                     \
+    const TYPE* in = static_cast<const TYPE*>(args.in);                                         \
+    TYPE* out = static_cast<TYPE*>(args.out);                                                   \
+    _Pragma("GCC ivdep") for (int64_t i = begin; i < end; ++i) {                                \
+      out[i] = in[i] <= 0 ? TYPE(0) : grad[i]; /* as ATen: a NaN input passes the gradient */   \
+    }                                                                                           \
   }
 
 SIMDEV_POINTWISE(float)
@@ -87,8 +87,12 @@ struct Element16 {
 } // namespace
 
 KernelFunction binaryKernel(BinaryOp op, ElementType type, bool scalar) {
-#define SIMDEV_ROW(NAME) \
-  {{NAME##Vector_float, NAME##Scalar_float}, {NAME##Vector_double, NAME##Scalar_double}}
+#define SIMDEV_ROW(NAME)                        \
+  {                                             \
+    {NAME##Vector_float, NAME##Scalar_float}, { \
+      NAME##Vector_double, NAME##Scalar_double  \
+    }                                           \
+  }
   static constexpr KernelFunction table[][2][2] = {
       SIMDEV_ROW(add), SIMDEV_ROW(addScaled), SIMDEV_ROW(sub), SIMDEV_ROW(mul), SIMDEV_ROW(div)};
 #undef SIMDEV_ROW

@@ -30,14 +30,15 @@ std::optional<Window> window(c10::IntArrayRef sizes) {
 }
 
 bool isNative(const at::Tensor& input) {
-  return hasNativeKernels() && (input.dim() == 3 || input.dim() == 4) && input.is_contiguous() && input.numel() > 0 &&
-      (input.scalar_type() == c10::kFloat || input.scalar_type() == c10::kDouble);
+  return hasNativeKernels() && (input.dim() == 3 || input.dim() == 4) && input.is_contiguous() &&
+         input.numel() > 0 && (input.scalar_type() == c10::kFloat || input.scalar_type() == c10::kDouble);
 }
 
 // Enough blocks for every compute thread when there is work for them.
 uint32_t poolGrid(int64_t planes, const at::Tensor& input) {
   constexpr int64_t kElementsPerBlock = 32 * 1024;
-  return static_cast<uint32_t>(std::clamp<int64_t>(input.numel() / kElementsPerBlock, 1, std::min<int64_t>(planes, 32)));
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(input.numel() / kElementsPerBlock, 1, std::min<int64_t>(planes, 32)));
 }
 
 std::tuple<at::Tensor, at::Tensor> maxPool2dWithIndices(
@@ -64,8 +65,20 @@ std::tuple<at::Tensor, at::Tensor> maxPool2dWithIndices(
   const int64_t outputWidth = at::native::pooling_output_shape<int64_t>(
       inputWidth, kernel->width, padding->width, stride->width, dilation->width, ceilMode);
   at::native::pool2d_shape_check(
-      self, kernel->height, kernel->width, stride->height, stride->width, padding->height, padding->width,
-      dilation->height, dilation->width, self.size(-3), inputHeight, inputWidth, outputHeight, outputWidth,
+      self,
+      kernel->height,
+      kernel->width,
+      stride->height,
+      stride->width,
+      padding->height,
+      padding->width,
+      dilation->height,
+      dilation->width,
+      self.size(-3),
+      inputHeight,
+      inputWidth,
+      outputHeight,
+      outputWidth,
       c10::MemoryFormat::Contiguous);
 
   c10::DimVector sizes(self.sizes());
@@ -75,12 +88,28 @@ std::tuple<at::Tensor, at::Tensor> maxPool2dWithIndices(
   at::Tensor indices = empty(sizes, c10::kLong, self.device());
   const int64_t planes = self.numel() / (inputHeight * inputWidth);
   const MaxPool2dArguments arguments{
-      kernelData(self), kernelData(output), static_cast<int64_t*>(kernelData(indices)), planes, inputHeight, inputWidth,
-      outputHeight, outputWidth, kernel->height, kernel->width, stride->height, stride->width, padding->height,
-      padding->width, dilation->height, dilation->width};
+      kernelData(self),
+      kernelData(output),
+      static_cast<int64_t*>(kernelData(indices)),
+      planes,
+      inputHeight,
+      inputWidth,
+      outputHeight,
+      outputWidth,
+      kernel->height,
+      kernel->width,
+      stride->height,
+      stride->width,
+      padding->height,
+      padding->width,
+      dilation->height,
+      dilation->width};
   launchKernel(
-      self.device(), "aten::max_pool2d_with_indices", maxPool2dKernel(self.scalar_type() == c10::kDouble),
-      poolGrid(planes, self), arguments);
+      self.device(),
+      "aten::max_pool2d_with_indices",
+      maxPool2dKernel(self.scalar_type() == c10::kDouble),
+      poolGrid(planes, self),
+      arguments);
   return {std::move(output), std::move(indices)};
 }
 
@@ -93,9 +122,10 @@ at::Tensor maxPool2dWithIndicesBackward(
     c10::IntArrayRef dilation,
     bool ceilMode,
     const at::Tensor& indices) {
-  const bool dense = isNative(self) && gradOutput.is_privateuseone() && gradOutput.scalar_type() == self.scalar_type() &&
-      gradOutput.is_contiguous() && indices.is_contiguous() && indices.sizes() == gradOutput.sizes() &&
-      gradOutput.numel() > 0 && gradOutput.dim() == self.dim();
+  const bool dense = isNative(self) && gradOutput.is_privateuseone() &&
+                     gradOutput.scalar_type() == self.scalar_type() && gradOutput.is_contiguous() &&
+                     indices.is_contiguous() && indices.sizes() == gradOutput.sizes() &&
+                     gradOutput.numel() > 0 && gradOutput.dim() == self.dim();
   if (!dense) {
     static const std::string caller = "aten::max_pool2d_with_indices_backward";
     StructuredCallGuard guard(caller);
@@ -106,11 +136,18 @@ at::Tensor maxPool2dWithIndicesBackward(
   const int64_t inputSize = self.size(-2) * self.size(-1);
   const int64_t planes = self.numel() / inputSize;
   const MaxPool2dBackwardArguments arguments{
-      kernelData(gradOutput), static_cast<const int64_t*>(kernelData(indices)), kernelData(gradInput), planes, inputSize,
+      kernelData(gradOutput),
+      static_cast<const int64_t*>(kernelData(indices)),
+      kernelData(gradInput),
+      planes,
+      inputSize,
       gradOutput.size(-2) * gradOutput.size(-1)};
   launchKernel(
-      self.device(), "aten::max_pool2d_with_indices_backward",
-      maxPool2dBackwardKernel(self.scalar_type() == c10::kDouble), poolGrid(planes, self), arguments);
+      self.device(),
+      "aten::max_pool2d_with_indices_backward",
+      maxPool2dBackwardKernel(self.scalar_type() == c10::kDouble),
+      poolGrid(planes, self),
+      arguments);
   return gradInput;
 }
 

@@ -54,7 +54,8 @@ template <typename T>
 void poolPlane(const MaxPool2dArguments& args, const T* input, T* output, int64_t* indices) {
   for (int64_t oh = 0; oh < args.outputHeight; ++oh) {
     const int64_t rowStart = oh * args.strideHeight - args.paddingHeight;
-    const int64_t rowEnd = std::min(rowStart + (args.kernelHeight - 1) * args.dilationHeight + 1, args.inputHeight);
+    const int64_t rowEnd =
+        std::min(rowStart + (args.kernelHeight - 1) * args.dilationHeight + 1, args.inputHeight);
     const int64_t firstRow = firstInside(rowStart, args.dilationHeight);
     for (int64_t ow = 0; ow < args.outputWidth; ++ow) {
       const int64_t columnStart = ow * args.strideWidth - args.paddingWidth;
@@ -78,9 +79,10 @@ void poolPlane(const MaxPool2dArguments& args, const T* input, T* output, int64_
 template <typename T>
 void maxPool2d(const KernelContext& context, const void* arguments) {
   const auto& args = *static_cast<const MaxPool2dArguments*>(arguments);
-  const bool by2 = args.kernelHeight == 2 && args.kernelWidth == 2 && args.strideHeight == 2 && args.strideWidth == 2 &&
-      args.paddingHeight == 0 && args.paddingWidth == 0 && args.dilationHeight == 1 && args.dilationWidth == 1 &&
-      2 * args.outputHeight <= args.inputHeight && 2 * args.outputWidth <= args.inputWidth;
+  const bool by2 = args.kernelHeight == 2 && args.kernelWidth == 2 && args.strideHeight == 2 &&
+                   args.strideWidth == 2 && args.paddingHeight == 0 && args.paddingWidth == 0 &&
+                   args.dilationHeight == 1 && args.dilationWidth == 1 &&
+                   2 * args.outputHeight <= args.inputHeight && 2 * args.outputWidth <= args.inputWidth;
   const int64_t inputSize = args.inputHeight * args.inputWidth;
   const int64_t outputSize = args.outputHeight * args.outputWidth;
   const auto [begin, end] = planesOf(context, args.planes);

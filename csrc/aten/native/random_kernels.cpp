@@ -33,7 +33,11 @@ struct LogNormal {
 
 // Both compute in double, whatever they store: the tails of these distributions are long.
 template <typename T, typename Function>
-void drawFromUniform(const RandomArguments& arguments, int64_t first, Chunk<Compute<T>>& values, Function function) {
+void drawFromUniform(
+    const RandomArguments& arguments,
+    int64_t first,
+    Chunk<Compute<T>>& values,
+    Function function) {
   Words high;
   Words low;
   drawWords(arguments, first, 0, high);
@@ -66,9 +70,9 @@ enum class InstructionSet { Baseline, Avx2, Avx512 };
 
 InstructionSet instructionSet() {
 #ifdef __x86_64__
-  static const InstructionSet best = __builtin_cpu_supports("x86-64-v4") ? InstructionSet::Avx512
-      : __builtin_cpu_supports("x86-64-v3")                              ? InstructionSet::Avx2
-                                                                         : InstructionSet::Baseline;
+  static const InstructionSet best = __builtin_cpu_supports("x86-64-v4")   ? InstructionSet::Avx512
+                                     : __builtin_cpu_supports("x86-64-v3") ? InstructionSet::Avx2
+                                                                           : InstructionSet::Baseline;
   return best;
 #else
   return InstructionSet::Baseline;

@@ -103,7 +103,9 @@ inline void fastCosSin(T turns, T& cosine, T& sine) {
 
 // In [0, 1), every value a multiple of 2^-bits, where T has so many bits: rounding to T never gives 1.
 template <typename T>
-inline constexpr int kUniformBits = std::is_same_v<T, c10::BFloat16> ? 8 : std::is_same_v<T, c10::Half> ? 11 : 24;
+inline constexpr int kUniformBits = std::is_same_v<T, c10::BFloat16> ? 8
+                                    : std::is_same_v<T, c10::Half>   ? 11
+                                                                     : 24;
 
 // In (0, 1], small values finer than large ones, for logarithms.
 inline float openUniform(uint32_t word) {
@@ -114,7 +116,7 @@ inline float openUniform(uint32_t word) {
 inline double uniform53(uint32_t high, uint32_t low) {
   return (static_cast<double>(static_cast<int32_t>(high >> 5)) * 0x1p26 +
           static_cast<double>(static_cast<int32_t>(low >> 6))) *
-      0x1p-53;
+         0x1p-53;
 }
 
 // For `word >> 1 <= threshold`, which has the probability that is asked for.
@@ -176,7 +178,8 @@ struct Uniform {
       constexpr int kBits = kUniformBits<T>;
       constexpr float kScale = 1.0f / (1 << kBits);
       for (int64_t i = 0; i < kChunk; ++i) {
-        values[i] = from + range * (static_cast<float>(static_cast<int32_t>(words[i] >> (32 - kBits))) * kScale);
+        values[i] =
+            from + range * (static_cast<float>(static_cast<int32_t>(words[i] >> (32 - kBits))) * kScale);
       }
     }
     // Rounding may reach the excluded bound, here and in the conversion to T.
@@ -266,7 +269,8 @@ struct Integers {
     drawWords(arguments, first, 1, low);
     for (int64_t i = 0; i < kChunk; ++i) {
       const uint64_t word = (uint64_t{words[i]} << 32) | low[i];
-      const uint64_t value = range == 0 ? word : static_cast<uint64_t>((static_cast<unsigned __int128>(word) * range) >> 64);
+      const uint64_t value =
+          range == 0 ? word : static_cast<uint64_t>((static_cast<unsigned __int128>(word) * range) >> 64);
       values[i] = static_cast<int64_t>(base + value);
     }
   }
@@ -391,7 +395,8 @@ KernelFunction integralKernel(c10::ScalarType output) {
 }
 
 template <bool kEach, typename Bits, Bits kOne>
-inline constexpr KernelFunction kBernoulli = kEach ? bernoulliEachKernel<Bits, kOne> : bernoulliKernel<Bits, kOne>;
+inline constexpr KernelFunction kBernoulli =
+    kEach ? bernoulliEachKernel<Bits, kOne> : bernoulliKernel<Bits, kOne>;
 
 template <bool kEach>
 KernelFunction bernoulliKernelFor(c10::ScalarType output) {
