@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -80,6 +82,13 @@ def test_every_public_function_is_documented():
             continue
         if getattr(value, "__module__", "").startswith("torch_simdev"):
             assert inspect.getdoc(value), name
+
+
+def test_the_stub_file_lists_what_the_extension_module_has():
+    stub = ast.parse((Path(simdev.__file__).parent / "_C.pyi").read_text())
+    listed = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    present = {name for name in dir(simdev._C) if not name.startswith("__")}
+    assert listed == present
 
 
 def test_the_module_is_registered_under_both_names():
@@ -199,8 +208,8 @@ def test_devices_print_and_compare():
 
 
 # --- module.to() --------------------------------------------------------------------------------------------
-# PyTorch by itself refuses `parameter.data = tensor` between the host and an out-of-tree device; Module.to() then
-# makes new parameters and unties weights.  csrc/runtime/set_data.cpp changes that.
+# PyTorch by itself refuses `parameter.data = tensor` between the host and an out-of-tree device; Module.to()
+# then makes new parameters and unties weights.  csrc/runtime/set_data.cpp changes that.
 
 
 class Tied(nn.Module):

@@ -127,6 +127,7 @@ def test_copies_of_tensors(how, what):
         assert copied.data_ptr() != tensor.data_ptr()
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize("how", ["save", "deepcopy"])  # pickle itself copies each tensor's storage on its own
 def test_copies_of_storages_keep_their_sharing(how):
     base = torch.arange(4, dtype=torch.uint8, device="simdev:1")

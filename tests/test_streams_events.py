@@ -263,6 +263,34 @@ def test_values_cross_streams_through_an_event(dev):
         assert total == 1000 * step
 
 
+def test_backward_runs_on_the_streams_of_the_forward_pass(dev):
+    seen = []
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append((simdev.current_stream(), simdev.current_device()))
+            simdev._sleep(BUSY_MS)
+            return gradient * 2
+
+    for index in (0, 1):
+        stream = simdev.Stream(index)
+        weight = torch.ones(100, device=f"simdev:{index}", requires_grad=True)
+        stream.wait_stream(simdev.current_stream(index))
+        with stream:
+            loss = Slow.apply(weight).sum()
+        simdev.current_stream(index).wait_stream(stream)
+        loss.backward()
+        # The caller's current stream waits for the gradient; nothing else needs to be done.
+        with simdev.device(index):
+            assert weight.grad.eq(2).all().item()
+        assert seen.pop() == (stream, index)
+
+
 def test_two_threads_on_streams_of_their_own(dev):
     results = {}
 

@@ -56,10 +56,16 @@ const c10::Event& unpackEvent(const py::handle& event) {
   return reinterpret_cast<THPEvent*>(event.ptr())->event;
 }
 
-DeviceProperties deviceProperties(c10::DeviceIndex device) {
-  device = resolveDeviceIndex(device);
+// Python's integers are wider than a DeviceIndex: 300 is an invalid ordinal, not device 44.
+c10::DeviceIndex checked(int64_t device) {
+  checkDeviceIndex(device);
+  return static_cast<c10::DeviceIndex>(device);
+}
+
+DeviceProperties deviceProperties(int64_t device) {
+  const c10::DeviceIndex index = resolveDeviceIndex(device);
   lazyInit();
-  return driver().deviceProperties(device);
+  return driver().deviceProperties(index);
 }
 
 std::string describe(const DeviceProperties& properties) {
@@ -100,20 +106,21 @@ void initRuntimeBindings(py::module_& m) {
   m.def("_is_device_used", &isDeviceUsed);
   m.def("_device_count", wrap_pybind_function([] { return deviceCount(); }));
   m.def("_current_device", &currentDevice);
-  m.def("_set_device", wrap_pybind_function(&setDevice));
-  m.def("_exchange_device", wrap_pybind_function(&exchangeDevice));
-  m.def("_maybe_exchange_device", wrap_pybind_function(&maybeExchangeDevice));
-  m.def("_driver_name", wrap_pybind_function([] { return driver().name(); }));
-  m.def("_synchronize", wrap_pybind_function_no_gil([](c10::DeviceIndex device) {
-          device = resolveDeviceIndex(device);
-          lazyInit();
-          driver().synchronizeDevice(device);
+  m.def("_set_device", wrap_pybind_function([](int64_t device) { setDevice(checked(device)); }));
+  m.def("_exchange_device", wrap_pybind_function([](int64_t device) {
+          return exchangeDevice(checked(device));
         }));
-  m.def("_can_access_peer", wrap_pybind_function([](c10::DeviceIndex device, c10::DeviceIndex peer) {
-          checkDeviceIndex(device);
-          checkDeviceIndex(peer);
+  m.def("_driver_name", wrap_pybind_function([] { return driver().name(); }));
+  m.def("_synchronize", wrap_pybind_function_no_gil([](int64_t device) {
+          const c10::DeviceIndex index = resolveDeviceIndex(device);
           lazyInit();
-          return driver().canAccessPeer(device, peer);
+          driver().synchronizeDevice(index);
+        }));
+  m.def("_can_access_peer", wrap_pybind_function([](int64_t device, int64_t peer) {
+          const c10::DeviceIndex index = checked(device);
+          const c10::DeviceIndex peerIndex = checked(peer);
+          lazyInit();
+          return driver().canAccessPeer(index, peerIndex);
         }));
 
   py::class_<DeviceProperties>(m, "_SimdevDeviceProperties")
@@ -130,17 +137,18 @@ void initRuntimeBindings(py::module_& m) {
   // --- Streams -------------------------------------------------------------------------------------------
 
   m.def("_stream_priority_range", wrap_pybind_function(&streamPriorityRange));
-  m.def("_current_stream", wrap_pybind_function([](c10::DeviceIndex device) {
-          return pack(getCurrentStream(device));
+  m.def("_current_stream", wrap_pybind_function([](int64_t device) {
+          return pack(getCurrentStream(resolveDeviceIndex(device)));
         }));
-  m.def("_default_stream", wrap_pybind_function([](c10::DeviceIndex device) {
-          return pack(getDefaultStream(device));
+  m.def("_default_stream", wrap_pybind_function([](int64_t device) {
+          return pack(getDefaultStream(resolveDeviceIndex(device)));
         }));
-  m.def("_stream_from_pool", wrap_pybind_function([](c10::DeviceIndex device, int priority) {
-          return pack(getStreamFromPool(priority, device));
+  m.def("_stream_from_pool", wrap_pybind_function([](int64_t device, int priority) {
+          return pack(getStreamFromPool(priority, resolveDeviceIndex(device)));
         }));
-  m.def("_stream_from_external", wrap_pybind_function([](uintptr_t handle, c10::DeviceIndex device) {
-          return pack(getStreamFromExternal(reinterpret_cast<StreamHandle>(handle), device));
+  m.def("_stream_from_external", wrap_pybind_function([](uintptr_t handle, int64_t device) {
+          const c10::DeviceIndex index = resolveDeviceIndex(device);
+          return pack(getStreamFromExternal(reinterpret_cast<StreamHandle>(handle), index));
         }));
   m.def("_stream_handle", wrap_pybind_function([](const StreamTuple& stream) {
           return reinterpret_cast<uintptr_t>(unpack(stream).handle());
@@ -160,14 +168,14 @@ void initRuntimeBindings(py::module_& m) {
         }));
   m.def("_sleep", wrap_pybind_function_no_gil(&sleepOnStream));
   // The current stream's native handle, as compiled code wants it.
-  m.def("_current_raw_stream", wrap_pybind_function([](c10::DeviceIndex device) {
+  m.def("_current_raw_stream", wrap_pybind_function([](int64_t device) {
           return reinterpret_cast<uintptr_t>(currentStreamHandle(resolveDeviceIndex(device)));
         }));
 
   // --- Random numbers ------------------------------------------------------------------------------------
 
-  m.def("_default_generator", wrap_pybind_function([](c10::DeviceIndex device) {
-          return getDefaultGenerator(device);
+  m.def("_default_generator", wrap_pybind_function([](int64_t device) {
+          return getDefaultGenerator(resolveDeviceIndex(device));
         }));
   m.def("_manual_seed_all", wrap_pybind_function(&manualSeedAll));
 

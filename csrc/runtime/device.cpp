@@ -2,7 +2,7 @@
 #include "runtime/device.h"
 
 #include "compat.h"
-#include "driver/driver.h"
+#include "driver/delegate_driver.h"
 #include "runtime/stream.h"
 
 #include <c10/util/Exception.h>
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <vector>
 
 namespace simdev {
 
@@ -39,6 +40,11 @@ void markChildAfterFork() {
   }
 }
 
+std::vector<void (*)()>& initializationWork() {
+  static std::vector<void (*)()> work;
+  return work;
+}
+
 int countDevices() {
   return std::min<int>(driver().deviceCount(), kMaxDevices);
 }
@@ -53,13 +59,20 @@ void initializeOnce() {
       "Cannot re-initialize simdev in forked subprocess. To use simdev with multiprocessing, you must use "
       "the "
       "'spawn' start method");
+  // Without the lock, since a delegate may take the GIL, which another thread here may hold.
+  TORCH_CHECK(
+      countDevices() > 0, "No simdev device is available: the driver '", driver().name(), "' reports none");
+  if (DelegateDriver* delegate = driver().delegate()) {
+    delegate->initialize();
+  }
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
   if (isInitialized()) {
     return;
   }
-  TORCH_CHECK(
-      countDevices() > 0, "No simdev device is available: the driver '", driver().name(), "' reports none");
+  for (void (*work)() : initializationWork()) {
+    work();
+  }
   [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, &markChildAfterFork);
   initialized.store(true, std::memory_order_release);
 }
@@ -84,7 +97,7 @@ c10::DeviceIndex deviceCount() noexcept {
   return static_cast<c10::DeviceIndex>(count);
 }
 
-void checkDeviceIndex(c10::DeviceIndex device) {
+void checkDeviceIndex(int64_t device) {
   const c10::DeviceIndex count = deviceCount();
   if (C10_LIKELY(device >= 0 && device < count)) {
     return;
@@ -94,7 +107,7 @@ void checkDeviceIndex(c10::DeviceIndex device) {
       kErrorInvalidDevice,
       c10::str(
           "simdev error: invalid device ordinal\ndevice index ",
-          static_cast<int>(device),
+          device,
           " was given, but there are ",
           static_cast<int>(count),
           " simdev devices"));
@@ -117,16 +130,20 @@ c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) {
   return device == -1 ? currentDevice() : exchangeDevice(device);
 }
 
+void onInitialization(void (*work)()) {
+  initializationWork().push_back(work);
+}
+
 bool isInBadFork() noexcept {
   return badFork.load(std::memory_order_relaxed);
 }
 
-c10::DeviceIndex resolveDeviceIndex(c10::DeviceIndex device) {
+c10::DeviceIndex resolveDeviceIndex(int64_t device) {
   if (device == -1) {
     return currentDevice();
   }
   checkDeviceIndex(device);
-  return device;
+  return static_cast<c10::DeviceIndex>(device);
 }
 
 } // namespace simdev

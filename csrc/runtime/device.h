@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 
 namespace simdev {
 
@@ -29,7 +30,7 @@ void initializeOnce();
 c10::DeviceIndex deviceCount() noexcept;
 
 // Throws "simdev error: invalid device ordinal" unless 0 <= device < deviceCount().
-void checkDeviceIndex(c10::DeviceIndex device);
+void checkDeviceIndex(int64_t device);
 
 // The calling thread's current device; starts as 0.  Neither reading nor setting it initialises anything.
 inline c10::DeviceIndex currentDevice() noexcept {
@@ -54,6 +55,10 @@ inline bool isInitialized() noexcept {
   return detail::initialized.load(std::memory_order_acquire);
 }
 
+// Adds work that the first use does once, before anybody sees the chip as ready: what has to know the driver.  For static
+// registrations only.
+void onInitialization(void (*work)());
+
 // Whether anything was ever sent to the device (CUDA's "has a primary context").
 inline bool isDeviceUsed(c10::DeviceIndex device) noexcept {
   return device >= 0 && device < kMaxDevices && detail::deviceUsed[device].load(std::memory_order_acquire);
@@ -63,6 +68,6 @@ inline bool isDeviceUsed(c10::DeviceIndex device) noexcept {
 bool isInBadFork() noexcept;
 
 // -1 stands for the current device; anything else is checked.
-c10::DeviceIndex resolveDeviceIndex(c10::DeviceIndex device);
+c10::DeviceIndex resolveDeviceIndex(int64_t device);
 
 } // namespace simdev

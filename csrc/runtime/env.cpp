@@ -30,7 +30,7 @@ constexpr EnvVariable kVariables[] = {
      EnvKind::Bool,
      "0",
      "",
-     "Fill device memory with a pattern when it is allocated and freed, and check it when it is reused."},
+     "Fill device memory with a pattern when it is freed, and check the pattern when it is reused."},
 };
 
 constexpr std::string_view kKindNames[] =
