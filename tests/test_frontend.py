@@ -377,3 +377,33 @@ def test_fallbacks_are_counted_warned_about_and_refused(dev):
     assert simdev.fallbacks()[name] == 2
     with simdev.fallback_policy("error"), pytest.raises(NotImplementedError, match="eigh"):
         torch.linalg.eigh(symmetric)
+
+
+# --- Upstream limitations -------------------------------------------------------------------------------
+# Each test fails when PyTorch no longer has the limitation; what works around it can go then.
+
+
+def test_events_still_refuse_subclasses_as_argument():
+    """Else torch_simdev.Event needs no elapsed_time of its own."""
+    start, end = (simdev.Event(enable_timing=True) for _ in range(2))
+    with pytest.raises(RuntimeError, match=r"torch\.Event object"):
+        torch.Event.elapsed_time(start, end)
+
+
+def test_sharing_still_fails_in_the_hosts_shared_memory(dev):
+    """Else compat.py needs no reducer of its own."""
+    with pytest.raises(RuntimeError, match="only available on CPU"):
+        torch.multiprocessing.reductions.reduce_storage(torch.ones(3, device=dev).untyped_storage())
+
+
+def test_out_of_tree_tensors_still_cannot_replace_data_by_default(run_python):
+    """Else csrc/runtime/set_data.cpp is unnecessary."""
+    code = """
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+_setup_privateuseone_for_python_backend("fakedev")
+tensor = torch._C._acc.create_empty_tensor((3,), torch.float32)
+assert tensor.device.type == "fakedev"
+print(torch._has_compatible_shallow_copy_type(torch.ones(3), tensor))
+"""
+    assert run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout.strip() == "False"
