@@ -39,8 +39,9 @@ def test_links_to_files_lead_somewhere(page):
 def test_environment_page_lists_what_the_code_reads():
     """Each SIMDEV_* variable named by the code has a row in docs/environment.md, and the other way round."""
     read: set[str] = set()
+    macros = {"SIMDEV_ASSERT"}  # quoted names in generated code
     for pattern in ["csrc/**/*.cpp", "csrc/**/*.h", "torch_simdev/*.py", "tests/test_cases.py", "setup.py"]:
         for path in ROOT.glob(pattern):
             read |= set(re.findall(r'"(SIMDEV_[A-Z_]+)"', path.read_text()))
     rows = re.findall(r"^\| `(SIMDEV_[A-Z_]+)`", (ROOT / "docs/environment.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted(read)
+    assert sorted(rows) == sorted(read - macros)
