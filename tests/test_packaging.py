@@ -152,7 +152,7 @@ def test_wheel_holds_what_the_package_needs_and_no_more(wheel):
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     for needed in [f"_C{suffix}", "lib/libsimdev.so", "include/simdev.h", "py.typed", "_build_info.py"]:
         assert f"torch_simdev/{needed}" in names
-    sources = {f"torch_simdev/{path.name}" for path in (ROOT / "torch_simdev").glob("*.py")}
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "torch_simdev").rglob("*.py")}
     assert sources <= names
     roots = {name.split("/")[0] for name in names}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"torch_simdev"}
