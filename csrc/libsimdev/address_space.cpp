@@ -29,9 +29,7 @@ AddressSpace::AddressSpace(const Config& config) : count_(config.deviceCount) {
   // (ulimit -v) or with many large devices it has to do with less.
   for (size_t size = 2 * smallest; size >= smallest && base_ == 0; size /= 2) {
     shift_ = std::countr_zero(size);
-    if (slots <= (size_t{1} << 46) / size) {
-      base_ = reserveAddresses(slots * size);
-    }
+    base_ = reserveAddresses(slots * size);
   }
   if (base_ == 0 && slots > 0) {
     fail(

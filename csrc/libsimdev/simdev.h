@@ -43,8 +43,12 @@
 #define SIM_API
 #endif
 
+/* In C++, an enum that can hold every int: what callers pass is checked, not assumed. */
 #ifdef __cplusplus
+#define SIM_ANY_INT : int
 extern "C" {
+#else
+#define SIM_ANY_INT
 #endif
 
 #define SIM_VERSION 1000 /* 1000 * major + 10 * minor */
@@ -52,7 +56,7 @@ extern "C" {
 /* --- Errors --------------------------------------------------------------------------------------------- */
 
 /* The numbers are those of the CUDA runtime where it has the same error. */
-typedef enum simError {
+typedef enum simError SIM_ANY_INT {
   simSuccess = 0,
   simErrorInvalidValue = 1, /* an argument, or an environment variable, is out of range */
   simErrorMemoryAllocation = 2, /* device or host memory is exhausted */
@@ -111,7 +115,7 @@ SIM_API const char* simGetLastErrorDetail(void);
 
 /* --- Initialisation ------------------------------------------------------------------------------------- */
 
-typedef enum simRuntimeState {
+typedef enum simRuntimeState SIM_ANY_INT {
   simRuntimeUninitialized = 0, /* no thread, no memory, no signal handler yet */
   simRuntimeReady = 1,
   simRuntimeBadFork = 2, /* this process is a fork of one that was Ready */
@@ -189,7 +193,7 @@ SIM_API simError_t simFreeHost(void* pointer);
 /* Of the current device; total is SIMDEV_MEMORY_LIMIT. */
 SIM_API simError_t simMemGetInfo(size_t* freeBytes, size_t* totalBytes);
 
-typedef enum simMemoryType {
+typedef enum simMemoryType SIM_ANY_INT {
   simMemoryTypeUnregistered = 0, /* ordinary (pageable) host memory, or no memory at all */
   simMemoryTypeHost = 1, /* simMallocHost */
   simMemoryTypeDevice = 2 /* simMalloc */
@@ -267,7 +271,7 @@ SIM_API simError_t simEventGetTimestamp(uint64_t* nanoseconds, simEvent_t event)
 
 /* --- Copies --------------------------------------------------------------------------------------------- */
 
-typedef enum simMemcpyKind {
+typedef enum simMemcpyKind SIM_ANY_INT {
   simMemcpyHostToHost = 0,
   simMemcpyHostToDevice = 1,
   simMemcpyDeviceToHost = 2,
@@ -399,13 +403,13 @@ simLaunchTask(simStream_t stream, const char* name, simTaskFn_t run, simTaskFn_t
  * Modes: Global refuses simMalloc, simFree, simMallocHost, simFreeHost and the copies without Async in all
  * threads while the capture is on; ThreadLocal in the thread that began it; Relaxed nowhere.  A refused call
  * spoils the capture. */
-typedef enum simStreamCaptureMode {
+typedef enum simStreamCaptureMode SIM_ANY_INT {
   simStreamCaptureModeGlobal = 0,
   simStreamCaptureModeThreadLocal = 1,
   simStreamCaptureModeRelaxed = 2
 } simStreamCaptureMode;
 
-typedef enum simStreamCaptureStatus {
+typedef enum simStreamCaptureStatus SIM_ANY_INT {
   simStreamCaptureStatusNone = 0,
   simStreamCaptureStatusActive = 1,
   simStreamCaptureStatusInvalidated = 2 /* spoilt; simStreamEndCapture ends it without a graph */
