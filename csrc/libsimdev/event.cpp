@@ -7,12 +7,15 @@
 #include "capture.h"
 #include "device.h"
 #include "error.h"
+#include "handle_table.h"
 #include "runtime.h"
 #include "stream.h"
 
 namespace sim {
 
 namespace {
+
+using EventTable = HandleTable<Event, HandleKind::Event>;
 
 // Events are taken from here and come back; the objects live for ever, in blocks.
 constexpr size_t kBlock = 64;
@@ -42,7 +45,7 @@ void destroy(Event& event) {
   bool unused = false;
   {
     std::lock_guard lock(event.lock);
-    if (event.magic.exchange(Event::kDestroyed) != Event::kLive) {
+    if (event.handle.exchange(0) == 0) {
       fail(simErrorInvalidResourceHandle, "the event has been destroyed");
     }
     std::swap(forgotten, event.latest);
@@ -130,10 +133,13 @@ uint64_t timestamp(Event& event) {
 
 } // namespace
 
+Event::Event() : slot(EventTable::add(this)) {}
+
 Event& Event::of(simEvent_t handle) {
   Runtime::get();
-  Event* const event = reinterpret_cast<Event*>(handle);
-  if (event == nullptr || event->magic.load(std::memory_order_acquire) != kLive) {
+  Event* const event = EventTable::find(handle);
+  if (event == nullptr ||
+      event->handle.load(std::memory_order_acquire) != reinterpret_cast<uintptr_t>(handle)) {
     fail(simErrorInvalidResourceHandle, "not an event, or one that has been destroyed");
   }
   return *event;
@@ -152,7 +158,7 @@ void Event::stamp(uint64_t which) noexcept {
       timestamp = nowNanoseconds();
       stampedGeneration = which;
     }
-    unused = --pendingStamps == 0 && magic.load(std::memory_order_relaxed) == kDestroyed;
+    unused = --pendingStamps == 0 && handle.load(std::memory_order_relaxed) == 0;
   }
   if (unused) {
     returnEvent(*this);
@@ -178,8 +184,8 @@ simError_t simEventCreateWithFlags(simEvent_t* handle, unsigned flags) {
     std::lock_guard lock(event.lock);
     event.flags = flags;
     event.device = &device;
-    event.magic.store(Event::kLive, std::memory_order_release);
-    *handle = event.handle();
+    event.handle.store(EventTable::handle(event.slot, ++event.lives), std::memory_order_release);
+    *handle = reinterpret_cast<simEvent_t>(event.handle.load(std::memory_order_relaxed));
   });
 }
 

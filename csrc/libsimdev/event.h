@@ -21,7 +21,7 @@ class Stream;
 
 struct Event {
   static Event& of(simEvent_t handle);
-  simEvent_t handle() noexcept { return reinterpret_cast<simEvent_t>(this); }
+  Event();
 
   bool timed() const noexcept { return (flags & simEventDisableTiming) == 0; }
   // By the stream's worker: this record has happened now.
@@ -37,10 +37,10 @@ struct Event {
   };
   Record record();
 
-  static constexpr uint32_t kLive = 0x45564e54, kDestroyed = 0x64656164;
-
   SpinLock lock; // of all below
-  std::atomic<uint32_t> magic{kDestroyed};
+  std::atomic<uintptr_t> handle{0}; // 0 while destroyed
+  const uint32_t slot;
+  uint64_t lives = 0;
   unsigned flags = 0;
   Device* device = nullptr;
   Record latest;

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <map>
+#include <type_traits>
 
 #include "device.h"
 #include "error.h"
@@ -15,13 +16,13 @@ namespace sim {
 
 namespace {
 
-// The graphs or instances that a program holds.  Handles are addresses, and only those in here are valid.
+// The graphs or instances that a program holds.  Their handles are numbers that are never given out again.
 template <class T>
 class Handles {
  public:
   void* add(std::shared_ptr<T> object) {
     std::lock_guard lock(mutex_);
-    void* const handle = object.get();
+    void* const handle = reinterpret_cast<void*>(next_ += 16); // even, as addresses are
     objects_.emplace(handle, std::move(object));
     return handle;
   }
@@ -46,6 +47,7 @@ class Handles {
 
  private:
   std::mutex mutex_;
+  uintptr_t next_ = uintptr_t{std::is_same_v<T, Graph> ? 0x53 : 0x54} << 56; // apart from each other's
   std::map<void*, std::shared_ptr<T>> objects_;
 };
 

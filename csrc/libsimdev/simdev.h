@@ -7,8 +7,7 @@
  * holds for every function:
  *
  *  - The result is a simError_t.  No exception leaves the library and no call aborts the process, whatever is
- *    passed.  Handles are checked; a handle used after its destruction is refused as long as nothing new has
- *    taken its place.
+ *    passed.  Handles are checked, also those that were destroyed long ago or never were handles.
  *  - Every function may be called from any thread, at any time.  Functions that wait (synchronise, free,
  *    blocking copies) are refused with simErrorNotPermitted inside device code (kernels, tasks, host
  *    functions).

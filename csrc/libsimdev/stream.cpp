@@ -22,13 +22,17 @@ constexpr uint64_t kWorkerSpinNanoseconds = 50'000;
 
 } // namespace
 
-Stream::Stream(Device& device, bool isDefault) : device_(device), isDefault_(isDefault) {}
+using StreamTable = HandleTable<Stream, HandleKind::Stream>;
+
+Stream::Stream(Device& device, bool isDefault)
+    : slot_(StreamTable::add(this)), device_(device), isDefault_(isDefault) {}
 
 void Stream::open(unsigned flags, int priority) noexcept {
   flags_ = flags;
   priority_ = priority;
   touched_.store(0, std::memory_order_relaxed);
-  incarnation_.fetch_add(1, std::memory_order_release);
+  const uint64_t life = incarnation_.fetch_add(1, std::memory_order_release) + 1;
+  handle_.store(StreamTable::handle(slot_, life), std::memory_order_relaxed);
   attention_.store(kNoWorker, std::memory_order_release);
 }
 
@@ -37,11 +41,12 @@ Stream& Stream::of(simStream_t handle) {
   if (handle == nullptr) {
     return runtime.currentDevice().defaultStream();
   }
-  Stream& stream = *reinterpret_cast<Stream*>(handle);
-  if (stream.magic_ != kMagic || (stream.attention_.load(std::memory_order_acquire) & kClosed) != 0) {
+  Stream* const stream = StreamTable::find(handle);
+  if (stream == nullptr || stream->handle() != handle ||
+      (stream->attention_.load(std::memory_order_acquire) & kClosed) != 0) {
     fail(simErrorInvalidResourceHandle, "not a stream, or one that has been destroyed");
   }
-  return stream;
+  return *stream;
 }
 
 void Stream::close() {

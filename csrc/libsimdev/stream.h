@@ -16,6 +16,7 @@
 #include "error.h"
 #include "execution.h"
 #include "futex.h"
+#include "handle_table.h"
 #include "timeline.h"
 
 namespace sim {
@@ -42,7 +43,10 @@ class Stream {
 
   // The stream behind a handle; null is the default stream of the thread's device.
   static Stream& of(simStream_t handle);
-  simStream_t handle() noexcept { return reinterpret_cast<simStream_t>(this); }
+  // Of the object's present or latest life.
+  simStream_t handle() const noexcept {
+    return reinterpret_cast<simStream_t>(handle_.load(std::memory_order_relaxed));
+  }
 
   Device& device() const noexcept { return device_; }
   unsigned flags() const noexcept { return flags_; }
@@ -116,12 +120,11 @@ class Stream {
   Command* newNode(size_t bytes);
   void addNode(Command* node);
 
-  static constexpr uint32_t kMagic = 0x5354524d;
-
   // Read by everybody for every command, written rarely; what is written for every command has lines of its
   // own.
-  const uint32_t magic_ = kMagic;
+  std::atomic<uintptr_t> handle_{0};
   std::atomic<uint32_t> attention_{kClosed | kNoWorker};
+  const uint32_t slot_;
   Device& device_;
   const bool isDefault_;
   unsigned flags_ = 0;
