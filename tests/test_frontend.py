@@ -390,6 +390,24 @@ def test_events_still_refuse_subclasses_as_argument():
         torch.Event.elapsed_time(start, end)
 
 
+def test_dlpack_shares_memory(dev):
+    t = torch.arange(4.0, device=dev)
+    u = torch.from_dlpack(t)
+    u[0] = 7
+    assert t[0].item() == 7
+    assert u.device == t.device
+    assert t.__dlpack_device__()[1] == t.device.index
+    assert torch.ones(1).__dlpack_device__()[1] == 0
+
+
+def test_dlpack_still_does_not_know_renamed_devices(dev):
+    """Else compat.py needs no __dlpack_device__ of its own."""
+    from torch_simdev import compat
+
+    with pytest.raises(ValueError, match="Unknown device type simdev"):
+        compat._torch_dlpack_device(torch.ones(1, device=dev))
+
+
 def test_sharing_still_fails_in_the_hosts_shared_memory(dev):
     """Else compat.py needs no reducer of its own."""
     with pytest.raises(RuntimeError, match="only available on CPU"):
