@@ -14,6 +14,8 @@
 
 // Virtual methods of c10's device guard that arrived after 2.11; overriding them there would not compile.
 #define SIMDEV_HAS_STREAM_IS_CAPTURING SIMDEV_TORCH_AT_LEAST(2, 12)
+// torch.accelerator.Graph, and the registry of its implementations, arrived after 2.11.
+#define SIMDEV_HAS_ACCELERATOR_GRAPH SIMDEV_TORCH_AT_LEAST(2, 12)
 
 namespace simdev::compat {
 

@@ -5,6 +5,7 @@
 // other operators by PyTorch itself.
 #include "csrc/aten/checks.h"
 #include "csrc/aten/factories.h"
+#include "csrc/aten/inline.h"
 #include "csrc/aten/launch_into.h"
 #include "csrc/driver/driver.h"
 
@@ -29,7 +30,7 @@ bool hasUnitLastStride(const at::Tensor& tensor) {
 
 // Whether the fused kernel computes this call; `params.attn_mask` is as the user gave it.
 bool fusedKernelSupports(const sdp::sdp_params& params) {
-  if (driver().kernelDeviceType() != c10::DeviceType::CPU || !sdp::has_only_dense_inputs(params)) {
+  if (!sdp::has_only_dense_inputs(params)) {
     return false;
   }
   const auto& [query, key, value, mask, dropout, isCausal, enableGqa] = params;
@@ -51,8 +52,11 @@ int64_t chooseBackend(
     const std::optional<at::Tensor>& mask,
     double dropout,
     bool isCausal,
-    std::optional<double> /*scale*/,
+    std::optional<double> scale,
     bool enableGqa) {
+  if (activeDelegate() != nullptr) {
+    return chooseInlineAttention(query, key, value, mask, dropout, isCausal, scale, enableGqa);
+  }
   const at::Context& context = at::globalContext();
   at::SDPBackend backend = at::SDPBackend::error;
   if (fusedKernelSupports({query, key, value, mask, dropout, isCausal, enableGqa})) {

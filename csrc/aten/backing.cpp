@@ -2,6 +2,7 @@
 #include "aten/backing.h"
 
 #include "aten/sparse.h"
+#include "aten/inline.h"
 #include "driver/driver.h"
 
 #include <ATen/ops/clone.h>
@@ -30,6 +31,9 @@ at::Tensor backing(const at::Tensor& tensor) {
   }
   if (isSparse(tensor)) {
     return sparseBacking(tensor);
+  }
+  if (DelegateDriver* delegate = activeDelegate()) {
+    return delegateTensor(tensor, *delegate);
   }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const c10::Storage& storage = impl->unsafe_storage();

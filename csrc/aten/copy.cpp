@@ -6,7 +6,6 @@
 #include "aten/factories.h"
 #include "aten/launch.h"
 #include "driver/driver.h"
-#include "runtime/caching_allocator.h"
 #include "runtime/event.h"
 #include "runtime/stream.h"
 
@@ -208,7 +207,7 @@ at::Scalar localScalarDense(const at::Tensor& self) {
 }
 
 void recordStream(at::Tensor& self, c10::Stream stream) {
-  allocator().recordStream(self.storage().data_ptr(), stream);
+  c10::getDeviceAllocator(kDeviceType)->recordStream(self.storage().data_ptr(), stream);
 }
 
 } // namespace

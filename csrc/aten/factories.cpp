@@ -1,7 +1,6 @@
 // Factory operators and the C++ allocation functions behind them.  See factories.h.
 #include "aten/factories.h"
 
-#include "runtime/caching_allocator.h"
 #include "runtime/device.h"
 
 #include <ATen/EmptyTensor.h>
@@ -25,6 +24,12 @@ class FactoryGuard {
  private:
   c10::DeviceIndex previous_;
 };
+
+// The device's allocator: ours, or a delegate driver's.
+c10::Allocator* deviceAllocator() {
+  lazyInit();
+  return c10::GetAllocator(kDeviceType);
+}
 
 class NoMemoryAllocator final : public c10::Allocator {
  public:
@@ -101,13 +106,13 @@ at::Tensor efficientZeroTensor(
 at::Tensor
 emptyStrided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::Device device) {
   FactoryGuard guard(device.index());
-  return at::detail::empty_strided_generic(sizes, strides, &allocator(), kDispatchKeys, dtype);
+  return at::detail::empty_strided_generic(sizes, strides, deviceAllocator(), kDispatchKeys, dtype);
 }
 
 at::Tensor
 empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, c10::MemoryFormat format) {
   FactoryGuard guard(device.index());
-  return at::detail::empty_generic(sizes, &allocator(), kDispatchKeys, dtype, format);
+  return at::detail::empty_generic(sizes, deviceAllocator(), kDispatchKeys, dtype, format);
 }
 
 at::Tensor emptyLike(const at::Tensor& self, std::optional<c10::ScalarType> dtype) {

@@ -3,6 +3,7 @@
 
 #include "aten/backing.h"
 #include "aten/factories.h"
+#include "aten/inline.h"
 #include "aten/launched.h"
 #include "aten/sparse.h"
 #include "aten/views.h"
@@ -180,7 +181,11 @@ void runFallback(
   }
 }
 
-void SparseKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void SparseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  if (activeDelegate() != nullptr) {
+    runInline(plan_, op, stack);
+    return;
+  }
   const size_t count = plan_->arguments.size();
   const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
   const c10::Device device = operatorDevice(*plan_, arguments);
@@ -198,15 +203,15 @@ void runAndLearn(const OperatorPlan& plan, c10::Device device, torch::jit::Stack
 
 void unregisteredOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   static std::mutex mutex;
-  static auto* kernels = new std::unordered_map<c10::OperatorHandle, std::shared_ptr<LaunchedKernel>>;
-  std::shared_ptr<LaunchedKernel> kernel;
+  static auto* plans = new std::unordered_map<c10::OperatorHandle, std::shared_ptr<OperatorPlan>>;
+  std::shared_ptr<OperatorPlan> plan;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    auto& entry = (*kernels)[op];
+    auto& entry = (*plans)[op];
     if (entry == nullptr) {
-      entry = std::make_shared<LaunchedKernel>(std::make_shared<OperatorPlan>(op));
+      entry = std::make_shared<OperatorPlan>(op);
     }
-    kernel = entry;
+    plan = entry;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasComputedKernelForDispatchKey(kernelDispatchKey()),
@@ -214,7 +219,12 @@ void unregisteredOperator(const c10::OperatorHandle& op, c10::DispatchKeySet key
       c10::toString(op.operator_name()),
       "' with arguments from the 'simdev' backend: it has no kernel for "
       "simdev and none for the device that simdev runs ATen's kernels on.");
-  (*kernel)(op, keys, stack);
+  if (activeDelegate() != nullptr) {
+    runInline(plan, op, stack);
+    return;
+  }
+  LaunchedKernel kernel(std::move(plan));
+  kernel(op, keys, stack);
 }
 
 } // namespace simdev

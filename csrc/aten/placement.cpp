@@ -1,6 +1,8 @@
 // The placing allocator and the bookkeeping of one kernel's outputs.  See placement.h.
 #include "aten/placement.h"
 
+#include "runtime/delegate.h"
+
 #include <ATen/ops/clone.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -70,9 +72,10 @@ bool contains(const at::Tensor& output, const void* pointer) {
 } // namespace
 
 OutputPlacement::OutputPlacement(at::TensorList outputs) : outputs_(outputs), previous_(currentPlacement) {
+  const bool placesOutputs = activeDelegate() == nullptr; // whose memory is not in that range
   slots_.reserve(outputs.size());
   for (const at::Tensor& output : outputs) {
-    if (output.defined() && output.storage_offset() == 0) {
+    if (output.defined() && output.storage_offset() == 0 && placesOutputs) {
       slots_.push_back({output.storage().mutable_data(), output.storage().nbytes(), false});
     }
   }

@@ -5,6 +5,7 @@
 #include "aten/inference.h"
 #include "aten/random.h"
 #include "driver/driver.h"
+#include "runtime/delegate.h"
 #include "runtime/device.h"
 
 #include <ATen/core/List.h>
@@ -83,6 +84,11 @@ at::Tensor kernelTensor(const OperatorPlan& plan, const at::Tensor& tensor, c10:
     return backing(tensor.to(device));
   }
   return backing(tensor);
+}
+
+c10::Device kernelDevice(c10::Device device) {
+  DelegateDriver* const delegate = activeDelegate();
+  return delegate == nullptr ? c10::Device(driver().kernelDeviceType()) : delegate->device(device.index());
 }
 
 } // namespace
@@ -192,7 +198,7 @@ kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, 
         break;
       }
       case Kind::Device:
-        stack.push_back(value.isDevice() ? c10::IValue(c10::Device(driver().kernelDeviceType())) : value);
+        stack.push_back(value.isDevice() ? c10::IValue(kernelDevice(device)) : value);
         break;
       case Kind::Other:
         stack.push_back(value);

@@ -62,12 +62,15 @@ at::Tensor makeCompressed(
 // Rebuilds `tensor` with each of its dense parts replaced by `convert(part)`.
 template <typename Convert>
 at::Tensor rebuild(const at::Tensor& tensor, bool onDevice, Convert convert) {
+  const bool onCpu = kernelDispatchKey() == c10::DispatchKey::CPU;
   if (tensor.layout() == c10::Layout::Sparse) {
     const auto* impl = static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
     const at::Tensor indices = convert(impl->indices());
     const at::Tensor values = convert(impl->values());
     at::Tensor result = at::detail::make_tensor<at::SparseTensorImpl>(
-        c10::DispatchKeySet(onDevice ? c10::DispatchKey::SparsePrivateUse1 : c10::DispatchKey::SparseCPU),
+        c10::DispatchKeySet(
+            onDevice ? c10::DispatchKey::SparsePrivateUse1
+                     : onCpu ? c10::DispatchKey::SparseCPU : c10::DispatchKey::SparseCUDA),
         values.dtype());
     auto* built = static_cast<at::SparseTensorImpl*>(result.unsafeGetTensorImpl());
     built->resize_(impl->sparse_dim(), impl->dense_dim(), impl->sizes());
@@ -77,7 +80,8 @@ at::Tensor rebuild(const at::Tensor& tensor, bool onDevice, Convert convert) {
   }
   const auto* impl = static_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
   return makeCompressed(
-      onDevice ? c10::DispatchKey::SparseCsrPrivateUse1 : c10::DispatchKey::SparseCsrCPU,
+      onDevice ? c10::DispatchKey::SparseCsrPrivateUse1
+               : onCpu ? c10::DispatchKey::SparseCsrCPU : c10::DispatchKey::SparseCsrCUDA,
       convert(impl->compressed_indices()),
       convert(impl->plain_indices()),
       convert(impl->values()),

@@ -4,7 +4,6 @@
 // ATen's view functions work for any tensor with a storage; those not listed here are compositions of these.
 #include "aten/views.h"
 
-#include "runtime/caching_allocator.h"
 #include "runtime/device.h"
 
 #include <ATen/EmptyTensor.h>
@@ -78,7 +77,7 @@ at::Tensor& setStorage(
 
 at::Tensor& setEmpty(at::Tensor& self) {
   c10::DeviceGuard guard(self.device());
-  at::Storage storage(at::Storage::use_byte_size_t(), 0, &allocator(), /*resizable=*/true);
+  at::Storage storage(at::Storage::use_byte_size_t(), 0, c10::GetAllocator(kDeviceType), /*resizable=*/true);
   return setStorage(self, std::move(storage), 0, {0}, {});
 }
 

@@ -242,7 +242,8 @@ py::dict statsToDict(const c10::CachingAllocator::StatArray& stats) {
 
 // torch._C._accelerator_getDeviceStats gives all of it but num_oom_rejections and the private pools.
 py::dict memoryStats(c10::DeviceIndex device) {
-  const auto stats = allocator().getDeviceStats(device);
+  lazyInit();
+  const auto stats = c10::getDeviceAllocator(kDeviceType)->getDeviceStats(device);
   py::dict result;
   result["allocation"] = statsToDict(stats.allocation);
   result["segment"] = statsToDict(stats.segment);

@@ -7,4 +7,5 @@ PYBIND11_MODULE(_C, m) {
   simdev::initMemoryBindings(m);
   simdev::initOperatorBindings(m);
   simdev::initCompileBindings(m);
+  simdev::initDelegateBindings(m);
 }

@@ -5,6 +5,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/AcceleratorHooksInterface.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
 #include "csrc/compat.h"
@@ -25,11 +26,11 @@ struct DelegateEvent {
 DelegateEvent& toEvent(EventHandle handle) { return *static_cast<DelegateEvent*>(handle); }
 
 at::Tensor bytesAt(const void* pointer, size_t bytes, c10::Device device) {
-  return at::from_blob(
-      const_cast<void*>(pointer),
-      {static_cast<int64_t>(bytes)},
-      at::TensorOptions().dtype(at::kByte).device(device),
-      device);
+  const int64_t size = static_cast<int64_t>(bytes);
+  return at::for_blob(const_cast<void*>(pointer), size)
+      .options(at::TensorOptions().dtype(at::kByte).device(device))
+      .target_device(device)
+      .make_tensor();
 }
 
 [[noreturn]] void unsupported(const char* what) {
@@ -58,7 +59,7 @@ StreamHandle DelegateDriver::streamHandle(c10::Stream stream) {
 }
 
 c10::StreamId DelegateDriver::createStreamId(c10::DeviceIndex index, int priority) {
-  const c10::StreamId id = guard().getNewStream(c10::Device(type(), index), priority).id();
+  const c10::StreamId id = guard().getNewStream(guardDevice(index), priority).id();
   const std::lock_guard lock(mutex_);
   priorities_[{index, id}] = priority;
   return id;
@@ -71,7 +72,7 @@ int DelegateDriver::streamPriority(c10::Stream stream) {
 }
 
 StreamHandle DelegateDriver::defaultStream(c10::DeviceIndex device) {
-  return streamHandle(guard().getDefaultStream(c10::Device(type(), device)));
+  return streamHandle(guard().getDefaultStream(guardDevice(device)));
 }
 
 StreamHandle DelegateDriver::createStream(c10::DeviceIndex device, int priority) {
@@ -126,7 +127,7 @@ double DelegateDriver::elapsedTime(EventHandle start, EventHandle end) {
 // --- Memory -------------------------------------------------------------------------------------------------------
 
 void* DelegateDriver::allocate(c10::DeviceIndex index, size_t bytes) {
-  const c10::Device device(type(), index);
+  const c10::Device device = guardDevice(index);
   const c10::Device previous = guard().exchangeDevice(device);
   c10::DataPtr data;
   try {
@@ -149,7 +150,7 @@ void DelegateDriver::deallocate(c10::DeviceIndex device, void* pointer) noexcept
 }
 
 MemoryInfo DelegateDriver::memoryInfo(c10::DeviceIndex device) {
-  const auto [free, total] = compat::memoryInfo(deviceAllocator(), device);
+  const auto [free, total] = deviceAllocator().getMemoryInfo(device);
   return {free, total};
 }
 
@@ -172,13 +173,17 @@ void DelegateDriver::deallocateHost(void* pointer) noexcept {
   }
 }
 
+bool DelegateDriver::isPinned(const void* pointer) const {
+  return at::globalContext().getAcceleratorHooksInterface(type()).isPinnedPtr(pointer);
+}
+
 std::optional<PointerInfo> DelegateDriver::pointerInfo(const void* pointer) noexcept {
-  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(type());
   try {
-    if (hooks.isPinnedPtr(pointer)) {
+    if (isPinned(pointer)) {
       return PointerInfo{PointerInfo::Kind::PinnedHost, -1, const_cast<void*>(pointer), 0};
     }
-    const c10::Device device = hooks.getDeviceFromPtr(const_cast<void*>(pointer));
+    const c10::Device device =
+        at::globalContext().getAcceleratorHooksInterface(type()).getDeviceFromPtr(const_cast<void*>(pointer));
     return PointerInfo{PointerInfo::Kind::Device, device.index(), const_cast<void*>(pointer), 0};
   } catch (...) {
     return std::nullopt; // how the hooks say that it is none of theirs
@@ -204,8 +209,9 @@ void DelegateDriver::memcpyAsync(void* dst, const void* src, size_t bytes, Memcp
   };
   at::Tensor target = bytesAt(dst, bytes, place(dst, kind == MemcpyKind::DeviceToHost));
   const at::Tensor source = bytesAt(src, bytes, place(src, kind == MemcpyKind::HostToDevice));
-  const bool pinned = kind != MemcpyKind::DeviceToDevice && pointerInfo(kind == MemcpyKind::HostToDevice ? src : dst).has_value();
-  target.copy_(source, /*non_blocking=*/pinned || kind == MemcpyKind::DeviceToDevice);
+  const bool asynchronous =
+      kind == MemcpyKind::DeviceToDevice || isPinned(kind == MemcpyKind::HostToDevice ? src : dst);
+  target.copy_(source, /*non_blocking=*/asynchronous);
 }
 
 void DelegateDriver::memsetAsync(void* dst, int value, size_t bytes, StreamHandle stream) {

@@ -33,11 +33,14 @@ class DelegateDriver : public Driver {
   virtual c10::DeviceType type() const noexcept = 0;
   // As the kernels' tensors name it: the CPU has no index.
   virtual c10::Device device(c10::DeviceIndex index) const noexcept { return {type(), index}; }
+  // As the guard names it.
+  virtual c10::Device guardDevice(c10::DeviceIndex index) const noexcept { return {type(), index}; }
   // The device behind our device `index`; the other way round is label().
   virtual const c10::impl::DeviceGuardImplInterface& guard() const = 0;
   virtual c10::DeviceAllocator& deviceAllocator() = 0;
   // For pinned memory; nullptr if the device has none.
   virtual at::HostAllocator* hostAllocator() = 0;
+  virtual bool isPinned(const void* pointer) const;
   // Whether its generators are a seed and an offset, so that ours can be the same ones.
   virtual bool hasPhiloxGenerators() const noexcept = 0;
   // Starts the device.  Called without any lock held, from any thread, any number of times.
@@ -46,14 +49,14 @@ class DelegateDriver : public Driver {
   // --- Streams: ours and the delegate's differ in the device type only ---------------------------------------------
 
   c10::Stream delegateStream(c10::DeviceIndex index, c10::StreamId id) const noexcept {
-    return c10::Stream(c10::Stream::UNSAFE, c10::Device(type(), index), id);
+    return c10::Stream(c10::Stream::UNSAFE, guardDevice(index), id);
   }
   // What driver.h's methods take for that stream.
   StreamHandle streamHandle(c10::Stream stream);
   c10::StreamId createStreamId(c10::DeviceIndex index, int priority);
   int streamPriority(c10::Stream stream);
   // The SDK's own handle.
-  virtual void* nativeStreamHandle(c10::Stream stream) const = 0;
+  void* nativeStreamHandle(c10::Stream stream) const { return guard().getStreamNativeHandle(stream); }
 
   // --- Driver -------------------------------------------------------------------------------------------------------
 

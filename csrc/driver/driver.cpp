@@ -8,34 +8,48 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 namespace simdev {
 
-// simulator_driver.cpp
-Driver& simulatorDriver();
+// Each returns the one driver of its kind, made at the first call, or throws a ValueError that says why it
+// cannot be had on this machine.  Neither starts a device.
+Driver& cudaDriver(); // cuda_driver.cpp
+Driver& simulatorDriver(); // simulator_driver.cpp
+Driver& hostDelegateDriver(); // host_delegate.cpp
+
+// cuda_driver.cpp
+bool isCudaAvailable();
 
 namespace {
 
+bool always() {
+  return true;
+}
+bool never() {
+  return false;
+}
+
 struct DriverEntry {
   const char* name;
-  Driver& (*create)(); // throws when this machine cannot have it; null while it has not been written
-  const char* description;
+  Driver& (*create)();
+  bool (*automatic)(); // whether `auto` takes it; the first one wins
+  const char* description; // empty: known to the tests only
 };
 
-// `auto` takes the first that can be created.
-constexpr std::array<DriverEntry, 2> kDrivers = {{
-    {"simulator", simulatorDriver, "the simulated chip, on this machine's CPU"},
-    {"cuda", nullptr, "a CUDA device"},
+constexpr std::array<DriverEntry, 3> kDrivers = {{
+    {"cuda", cudaDriver, isCudaAvailable, "an NVIDIA GPU, through a CUDA build of PyTorch"},
+    {"simulator", simulatorDriver, always, "the simulated chip, on this machine's CPU"},
+    {"delegate", hostDelegateDriver, never, ""},
 }};
 
 std::string possibleValues() {
-  std::string text = "Possible values: auto (the default)";
+  std::string text = "Possible values: auto (the default: cuda where there is a GPU, else simulator)";
   for (const DriverEntry& entry : kDrivers) {
-    text += std::string(", ") + entry.name + " (" + entry.description;
-    text += entry.create == nullptr ? "; not built yet)" : ")";
+    if (*entry.description != '\0') {
+      text += std::string(", ") + entry.name + " (" + entry.description + ")";
+    }
   }
   return text + ".";
 }
@@ -44,31 +58,30 @@ Driver& chooseDriver() {
   const char* const value = std::getenv("SIMDEV_DRIVER");
   const std::string_view wanted = value == nullptr || *value == '\0' ? "auto" : value;
   for (const DriverEntry& entry : kDrivers) {
-    if (wanted == entry.name) {
-      TORCH_CHECK_VALUE(
-          entry.create != nullptr, "SIMDEV_DRIVER=\"", wanted, "\": this driver is not built yet. ", possibleValues());
-      return entry.create();
-    }
-    if (wanted == "auto" && entry.create != nullptr) {
+    if (wanted == entry.name || (wanted == "auto" && entry.automatic())) {
       return entry.create();
     }
   }
   TORCH_CHECK_VALUE(false, "SIMDEV_DRIVER=\"", wanted, "\" is not a known driver. ", possibleValues());
 }
 
+std::atomic<Driver*> chosen{nullptr};
+
 } // namespace
 
+// No lock: looking for a GPU asks Python (cuda_driver.h), and threads that choose at the same time choose the
+// same.
 Driver& driver() {
-  static std::atomic<Driver*> chosen{nullptr};
   if (Driver* const known = chosen.load(std::memory_order_acquire)) {
     return *known;
   }
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (chosen.load(std::memory_order_relaxed) == nullptr) {
-    chosen.store(&chooseDriver(), std::memory_order_release);
-  }
-  return *chosen.load(std::memory_order_relaxed);
+  Driver* none = nullptr;
+  chosen.compare_exchange_strong(none, &chooseDriver(), std::memory_order_acq_rel);
+  return *chosen.load(std::memory_order_acquire);
+}
+
+Driver* chosenDriver() noexcept {
+  return chosen.load(std::memory_order_acquire);
 }
 
 } // namespace simdev

@@ -21,6 +21,8 @@
 
 namespace simdev {
 
+class DelegateDriver; // delegate_driver.h
+
 // Opaque to everything above the seam.  They are what `torch.Stream.native_handle` shows to the user, so make
 // them the SDK's own handle types (simStream_t, cudaStream_t, ...) and not wrappers.
 using StreamHandle = void*;
@@ -90,6 +92,8 @@ class Driver {
   virtual c10::DeviceType kernelDeviceType() const noexcept = 0;
   // Whether launchKernel() works.  If not, the operator layer serves every operator with Tasks.
   virtual bool hasNativeKernels() const noexcept = 0;
+  // Not for a port: a driver over a device that PyTorch already has returns itself (delegate_driver.h).
+  virtual DelegateDriver* delegate() noexcept { return nullptr; }
 
   // --- Devices --------------------------------------------------------------------------------------------
 
@@ -182,5 +186,7 @@ class Driver {
 // The driver chosen by SIMDEV_DRIVER (auto, simulator, cuda).  The choice is made once, at the first call; an unknown or
 // unavailable name throws, naming the possible values, and the next call tries again.
 Driver& driver();
+// The driver if it has been chosen; nullptr before.
+Driver* chosenDriver() noexcept;
 
 } // namespace simdev

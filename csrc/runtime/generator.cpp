@@ -1,8 +1,10 @@
 // Generator state, and the default generators of the devices.
 #include "runtime/generator.h"
 
+#include "runtime/delegate.h"
 #include "runtime/device.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -49,19 +51,54 @@ c10::DeviceType GeneratorImpl::device_type() {
   return kDeviceType;
 }
 
+const at::Generator& GeneratorImpl::delegate() const {
+  DelegateDriver* const driver = activeDelegate();
+  if (C10_UNLIKELY(driver != nullptr && driver->hasPhiloxGenerators())) {
+    std::call_once(bound_, [this] { bindDelegate(); });
+  }
+  return delegate_;
+}
+
+void GeneratorImpl::bindDelegate() const {
+  if (delegate_.defined()) {
+    return; // a state handed out by graphsafe_get_state()
+  }
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(activeDelegate()->type());
+  const c10::DeviceIndex index = device().index();
+  delegate_ = isDefault_ ? hooks.getDefaultGenerator(index) : hooks.getNewGenerator(index);
+  const std::lock_guard<std::mutex> lock(delegate_.mutex());
+  // torch.manual_seed() has seeded the delegate's default generator too, which may have been used since.
+  const PhiloxState& own = state_->philox;
+  const bool untouched = own.seed == c10::default_rng_seed_val && own.offset == 0;
+  const bool sameSeed = own.seed == delegate_.current_seed() && own.offset == 0;
+  if (!isDefault_ || !(untouched || sameSeed)) {
+    delegate_.set_current_seed(own.seed);
+    delegate_.set_offset(own.offset);
+  }
+}
+
 PhiloxState GeneratorImpl::reserve(uint64_t increment) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (delegate().defined()) {
+    const PhiloxState start{delegate_.current_seed(), delegate_.get_offset()};
+    delegate_.set_offset(start.offset + (increment + kOffsetStep - 1) / kOffsetStep * kOffsetStep);
+    return start;
+  }
   const PhiloxState start = state_->philox;
   state_->philox.offset += (increment + kOffsetStep - 1) / kOffsetStep * kOffsetStep;
   return start;
 }
 
 void GeneratorImpl::set_current_seed(uint64_t seed) {
+  if (delegate().defined()) {
+    delegate_.set_current_seed(seed);
+    return;
+  }
   state_->philox = {seed, 0};
 }
 
 uint64_t GeneratorImpl::current_seed() const {
-  return state_->philox.seed;
+  return delegate().defined() ? delegate_.current_seed() : state_->philox.seed;
 }
 
 uint64_t GeneratorImpl::seed() {
@@ -72,11 +109,15 @@ uint64_t GeneratorImpl::seed() {
 
 void GeneratorImpl::set_offset(uint64_t offset) {
   checkOffset(offset);
+  if (delegate().defined()) {
+    delegate_.set_offset(offset);
+    return;
+  }
   state_->philox.offset = offset;
 }
 
 uint64_t GeneratorImpl::get_offset() const {
-  return state_->philox.offset;
+  return delegate().defined() ? delegate_.get_offset() : state_->philox.offset;
 }
 
 void GeneratorImpl::set_state(const c10::TensorImpl& state) {
@@ -98,6 +139,11 @@ void GeneratorImpl::set_state(const c10::TensorImpl& state) {
     std::memcpy(&philox.offset, data + sizeof(uint64_t), sizeof(uint64_t));
   }
   checkOffset(philox.offset);
+  if (delegate().defined()) {
+    delegate_.set_current_seed(philox.seed);
+    delegate_.set_offset(philox.offset);
+    return;
+  }
   state_->philox = philox;
 }
 
@@ -105,23 +151,32 @@ c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
   static_assert(sizeof(PhiloxState) == kStateBytes);
   at::Tensor state =
       at::empty({static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(c10::kCPU));
-  std::memcpy(state.mutable_data_ptr(), &state_->philox, kStateBytes);
+  const PhiloxState philox{current_seed(), get_offset()};
+  std::memcpy(state.mutable_data_ptr(), &philox, kStateBytes);
   return state.getIntrusivePtr();
 }
 
 void GeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) {
   auto* other = dynamic_cast<GeneratorImpl*>(state.get());
   TORCH_CHECK_TYPE(other != nullptr, "graphsafe_set_state expects the state of a simdev generator");
+  if (delegate().defined()) {
+    delegate_.graphsafe_set_state(other->delegate());
+    return;
+  }
   state_ = other->state_;
 }
 
 c10::intrusive_ptr<c10::GeneratorImpl> GeneratorImpl::graphsafe_get_state() const {
-  return c10::intrusive_ptr<GeneratorImpl>::reclaim(new GeneratorImpl(device().index(), state_));
+  auto shared = c10::intrusive_ptr<GeneratorImpl>::reclaim(new GeneratorImpl(device().index(), state_));
+  if (delegate().defined()) {
+    shared->delegate_ = delegate_.graphsafe_get_state();
+  }
+  return shared;
 }
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
   auto state = c10::make_intrusive<State>();
-  state->philox = state_->philox;
+  state->philox = {current_seed(), get_offset()};
   return new GeneratorImpl(device().index(), std::move(state));
 }
 
@@ -132,6 +187,7 @@ const at::Generator& getDefaultGenerator(c10::DeviceIndex device) {
   at::Generator& generator = defaults.generators[device];
   if (!generator.defined()) {
     generator = at::make_generator<GeneratorImpl>(device);
+    generator.get<GeneratorImpl>()->isDefault_ = true;
     generator.set_current_seed(defaults.seed);
   }
   return generator;

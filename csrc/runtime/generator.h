@@ -9,6 +9,7 @@
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 
 namespace simdev {
@@ -40,16 +41,26 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override;
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
+  // Under a delegate driver whose generators are of the same kind, the delegate's generator that this one is; it is bound
+  // when the runtime has started.  Default generators are the delegate's default ones.  Undefined otherwise.
+  const at::Generator& delegate() const;
+
  private:
   // What graphsafe_set_state exchanges: two generators that share it draw from one sequence.
   struct State : c10::intrusive_ptr_target {
     PhiloxState philox{c10::default_rng_seed_val, 0};
   };
 
+  friend const at::Generator& getDefaultGenerator(c10::DeviceIndex device);
+
   GeneratorImpl(c10::DeviceIndex device, c10::intrusive_ptr<State> state);
+  void bindDelegate() const;
   GeneratorImpl* clone_impl() const override;
 
-  c10::intrusive_ptr<State> state_;
+  c10::intrusive_ptr<State> state_; // until a delegate is bound
+  bool isDefault_ = false;
+  mutable std::once_flag bound_;
+  mutable at::Generator delegate_;
 };
 
 // The device's default generator, made at its first use; -1 stands for the current device.  Initialises

@@ -4,6 +4,7 @@
 // is done there (device.h, stream.h) or by the driver.
 #include "compat.h"
 #include "driver/driver.h"
+#include "runtime/delegate.h"
 #include "runtime/device.h"
 #include "runtime/stream.h"
 
@@ -115,7 +116,9 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   void synchronizeStream(const c10::Stream& stream) const override { Stream(stream).synchronize(); }
 
-  void* getStreamNativeHandle(const c10::Stream stream) const override { return Stream(stream).handle(); }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return Stream(stream).nativeHandle();
+  }
 
 #if SIMDEV_HAS_STREAM_IS_CAPTURING
   bool isStreamCapturing(const c10::Stream& stream) const override { return Stream(stream).isCapturing(); }
@@ -126,6 +129,15 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   // --- Events --------------------------------------------------------------------------------------------
+
+  // Under a delegate events are its own.
+  static const c10::impl::DeviceGuardImplInterface* delegateGuard() noexcept {
+    DelegateDriver* delegate = activeDelegate();
+    return delegate == nullptr ? nullptr : &delegate->guard();
+  }
+  static c10::Stream delegateStream(const c10::Stream& stream) {
+    return activeDelegate()->delegateStream(stream.device_index(), stream.id());
+  }
 
   // An event belongs to the device of the stream that first recorded it.
   void record(
@@ -142,6 +154,10 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
         ".");
     TORCH_CHECK(flag != c10::EventFlag::INVALID, "simdev event received unknown flag");
     const StreamHandle handle = Stream(stream).handle();
+    if (const auto* delegate = delegateGuard()) {
+      delegate->record(event, delegateStream(stream), device, flag);
+      return;
+    }
     if (*event == nullptr) {
       *event = driver().createEvent(stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT);
     }
@@ -149,28 +165,49 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) {
+    if (event == nullptr) {
+      return;
+    }
+    if (const auto* delegate = delegateGuard()) {
+      delegate->block(event, delegateStream(stream));
+    } else {
       driver().streamWaitEvent(Stream(stream).handle(), event);
     }
   }
 
-  bool queryEvent(void* event) const override { return event == nullptr || driver().queryEvent(event); }
+  bool queryEvent(void* event) const override {
+    const auto* delegate = delegateGuard();
+    return event == nullptr || (delegate != nullptr ? delegate->queryEvent(event) : driver().queryEvent(event));
+  }
 
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) {
+    if (event == nullptr) {
+      return;
+    }
+    if (const auto* delegate = delegateGuard()) {
+      delegate->synchronizeEvent(event);
+    } else {
       driver().synchronizeEvent(event);
     }
   }
 
-  void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
-    if (event != nullptr) {
+  void destroyEvent(void* event, const c10::DeviceIndex device) const noexcept override {
+    if (event == nullptr) {
+      return;
+    }
+    if (const auto* delegate = delegateGuard()) {
+      delegate->destroyEvent(event, device);
+    } else {
       driver().destroyEvent(event);
     }
   }
 
-  double elapsedTime(void* start, void* end, const c10::DeviceIndex /*device*/) const override {
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex device) const override {
     TORCH_CHECK(
         start != nullptr && end != nullptr, "Both events must be recorded before calculating elapsed time.");
+    if (const auto* delegate = delegateGuard()) {
+      return delegate->elapsedTime(start, end, device);
+    }
     return driver().elapsedTime(start, end);
   }
 };

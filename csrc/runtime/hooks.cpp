@@ -3,6 +3,7 @@
 // Lives here: their registration, and the resizing of storages.  Does not live here: streams and events
 // (guard.cpp).
 #include "driver/driver.h"
+#include "runtime/delegate.h"
 #include "runtime/device.h"
 #include "runtime/generator.h"
 #include "runtime/stream.h"
@@ -67,11 +68,17 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     if (!isInitialized()) {
       return false;
     }
+    if (DelegateDriver* delegate = activeDelegate()) {
+      return delegate->isPinned(data);
+    }
     const auto info = driver().pointerInfo(data);
     return info.has_value() && info->kind == PointerInfo::Kind::PinnedHost;
   }
 
-  c10::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(kDeviceType); }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    lazyInit(); // a delegate brings its own
+    return at::getHostAllocator(kDeviceType);
+  }
 
   // In the order of the current stream, as every copy: the old block may still be written to by earlier work
   // there.

@@ -1,6 +1,8 @@
 // The per-device stream tables and the thread's current streams.
 #include "runtime/stream.h"
 
+#include "runtime/delegate.h"
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -92,6 +94,10 @@ std::pair<int, int> streamPriorityRange() {
 }
 
 StreamHandle Stream::handle() const {
+  lazyInit();
+  if (DelegateDriver* delegate = activeDelegate()) {
+    return delegate->streamHandle(stream_);
+  }
   if (isDefault()) {
     return streamsOf(device_index()).defaultStream;
   }
@@ -100,6 +106,14 @@ StreamHandle Stream::handle() const {
     return reinterpret_cast<StreamHandle>(id());
   }
   return poolHandle(device_index(), unpackPoolId(id()));
+}
+
+void* Stream::nativeHandle() const {
+  const StreamHandle own = handle(); // starts the runtime
+  DelegateDriver* delegate = activeDelegate();
+  return delegate == nullptr
+      ? own
+      : delegate->nativeStreamHandle(delegate->delegateStream(device_index(), id()));
 }
 
 bool Stream::query() const {
@@ -116,6 +130,9 @@ bool Stream::isCapturing() const {
 }
 
 int Stream::priority() const {
+  if (DelegateDriver* delegate = activeDelegate()) {
+    return delegate->streamPriority(stream_);
+  }
   return isDefault() || isExternal() ? 0 : streamPriorityRange().first - unpackPoolId(id()).level;
 }
 
@@ -125,12 +142,19 @@ Stream getDefaultStream(c10::DeviceIndex device) {
 
 Stream getCurrentStream(c10::DeviceIndex device) {
   device = resolveDeviceIndex(device);
+  if (DelegateDriver* delegate = activeDelegate()) {
+    return makeStream(device, delegate->guard().getStream(delegate->guardDevice(device)).id());
+  }
   return makeStream(device, detail::currentStreams[device].id);
 }
 
 Stream getStreamFromPool(int priority, c10::DeviceIndex device) {
   device = resolveDeviceIndex(device);
   const auto [least, greatest] = streamPriorityRange();
+  lazyInit();
+  if (DelegateDriver* delegate = activeDelegate()) {
+    return makeStream(device, delegate->createStreamId(device, std::clamp(priority, greatest, least)));
+  }
   const int level = least - std::clamp(priority, greatest, least);
   const uint32_t drawn = streamsOf(device).nextInPool[level].fetch_add(1, std::memory_order_relaxed);
   const PoolSlot slot{level, static_cast<int>(drawn % kStreamsPerPool)};
@@ -145,7 +169,8 @@ Stream getStreamFromExternal(StreamHandle handle, c10::DeviceIndex device) {
       "An external stream's native handle must be an even, non-null address, but is ",
       handle);
   device = resolveDeviceIndex(device);
-  if (handle == streamsOf(device).defaultStream) {
+  lazyInit();
+  if (activeDelegate() == nullptr && handle == streamsOf(device).defaultStream) {
     return makeStream(device, 0);
   }
   return makeStream(device, id);
@@ -153,6 +178,13 @@ Stream getStreamFromExternal(StreamHandle handle, c10::DeviceIndex device) {
 
 Stream exchangeCurrentStream(Stream stream) {
   const c10::DeviceIndex device = stream.device_index();
+  if (!stream.isDefault()) {
+    lazyInit();
+  }
+  if (DelegateDriver* delegate = activeDelegate()) {
+    const c10::Stream next = delegate->delegateStream(device, stream.id());
+    return makeStream(device, delegate->guard().exchangeStream(next).id());
+  }
   const Stream previous = getCurrentStream(device);
   // The default stream's handle is looked up when it is needed, so that restoring it initialises nothing.
   detail::currentStreams[device] = {
@@ -163,6 +195,10 @@ Stream exchangeCurrentStream(Stream stream) {
 namespace detail {
 
 StreamHandle resolveCurrentStreamHandle(c10::DeviceIndex device) {
+  lazyInit();
+  if (activeDelegate() != nullptr) {
+    return getCurrentStream(device).handle(); // may change behind our back: not remembered
+  }
   CurrentStream& current = currentStreams[device];
   current.handle = makeStream(device, current.id).handle();
   return current.handle;

@@ -5,6 +5,7 @@
 //
 // A stream's id says what it is: 0 is the device's default stream, an odd id is a pool stream (index and
 // priority level packed above the lowest bit), any other id is the native handle of an external stream.
+// Under a delegate driver ids are the delegate's, of the same form, and its current stream is the current one.
 #pragma once
 
 #include "driver/driver.h"
@@ -39,6 +40,8 @@ class Stream {
 
   // The driver's stream; starts the device if this is its first use.
   StreamHandle handle() const;
+  // What the chip's SDK calls it; the same, except under a delegate driver.
+  void* nativeHandle() const;
   bool isDefault() const noexcept { return id() == 0; }
   bool isExternal() const noexcept { return id() != 0 && (id() & 1) == 0; }
   bool query() const;

@@ -1,0 +1,186 @@
+// Python's view of delegate drivers: conversion to and from the delegate's tensors, and what the CUDA driver asks of
+// torch.cuda.
+#include "aten/inline.h"
+#include "bindings/bindings.h"
+#include "driver/cuda_driver.h"
+#include "runtime/delegate.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace simdev {
+
+namespace {
+
+// --- Conversion ---------------------------------------------------------------------------------------------------------
+
+DelegateDriver& requiredDelegate() {
+  lazyInit();
+  DelegateDriver* const delegate = activeDelegate();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      delegate != nullptr,
+      "The driver '",
+      driver().name(),
+      "' runs on no other device of PyTorch, so that its tensors have no backing tensors outside of its kernels. "
+      "Copy with tensor.cpu(), or use SIMDEV_DRIVER=cuda.");
+  return *delegate;
+}
+
+at::Tensor shallowCopy(const at::Tensor& tensor) {
+  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+}
+
+at::Tensor toBackingOne(const at::Tensor& tensor, DelegateDriver& delegate) {
+  if (!tensor.defined() || !tensor.is_privateuseone()) {
+    return tensor;
+  }
+  TORCH_CHECK(tensor.layout() == c10::Layout::Strided, "to_backing: expected a strided tensor, got ", tensor.layout());
+  return delegateTensor(tensor, delegate);
+}
+
+at::Tensor fromBackingOne(const at::Tensor& tensor, DelegateDriver& delegate, c10::DeviceIndex index) {
+  if (!tensor.defined() || tensor.device().type() != delegate.type()) {
+    return tensor;
+  }
+  TORCH_CHECK(tensor.layout() == c10::Layout::Strided, "from_backing: expected a strided tensor, got ", tensor.layout());
+  at::Tensor converted = shallowCopy(tensor);
+  c10::TensorImpl* const impl = converted.unsafeGetTensorImpl();
+  if (!impl->device().is_cpu()) {
+    index = impl->device().index();
+  }
+  impl->set_storage_keep_dtype(
+      makeShell(InnerStorage::reclaim_copy(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()), index));
+  impl->_change_backend_component_keys(c10::Device(kDeviceType, index));
+  return converted;
+}
+
+std::vector<at::Tensor> convertAll(const std::vector<at::Tensor>& tensors, bool toBacking, c10::DeviceIndex index) {
+  DelegateDriver& delegate = requiredDelegate();
+  std::vector<at::Tensor> converted;
+  converted.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    converted.push_back(toBacking ? toBackingOne(tensor, delegate) : fromBackingOne(tensor, delegate, index));
+  }
+  return converted;
+}
+
+// One node for all tensors of a call, since a compiled graph has hundreds of them.  Gradients go the other way.
+struct Convert final : torch::autograd::Function<Convert> {
+  static torch::autograd::variable_list forward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& tensors,
+      bool toBacking,
+      int64_t index) {
+    context->set_materialize_grads(false);
+    context->saved_data["toBacking"] = toBacking;
+    context->saved_data["index"] = index;
+    return convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
+    const bool toBacking = context->saved_data["toBacking"].toBool();
+    const auto index = context->saved_data["index"].toInt();
+    torch::autograd::variable_list converted = convert(gradients, !toBacking, index);
+    converted.resize(gradients.size() + 2); // nothing for `toBacking` and `index`
+    return converted;
+  }
+
+  static torch::autograd::variable_list convert(
+      const torch::autograd::variable_list& tensors, bool toBacking, int64_t index) {
+    const bool trains = c10::GradMode::is_enabled() &&
+        std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+    return trains ? apply(tensors, toBacking, index)
+                  : convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
+  }
+};
+
+// Whatever is no tensor of the other side passes as it is.
+std::vector<py::object> convertObjects(const std::vector<py::object>& objects, bool toBacking) {
+  DelegateDriver& delegate = requiredDelegate();
+  const c10::DeviceType from = toBacking ? kDeviceType : delegate.type();
+  std::vector<at::Tensor> tensors;
+  std::vector<size_t> places;
+  std::vector<py::object> result = objects;
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (THPVariable_Check(objects[i].ptr())) {
+      const at::Tensor& tensor = THPVariable_Unpack(objects[i].ptr());
+      if (tensor.device().type() == from) {
+        tensors.push_back(tensor);
+        places.push_back(i);
+      }
+    }
+  }
+  const std::vector<at::Tensor> converted = Convert::convert(tensors, toBacking, currentDevice());
+  for (size_t i = 0; i < places.size(); ++i) {
+    result[places[i]] = py::cast(converted[i]);
+  }
+  return result;
+}
+
+// --- torch.cuda ----------------------------------------------------------------------------------------------------------
+
+py::module_ torchCuda() {
+  return py::module_::import("torch.cuda");
+}
+
+// The caller has no way to let a Python exception pass.
+template <typename Function>
+auto withPython(Function function) {
+  const py::gil_scoped_acquire gil;
+  try {
+    return function();
+  } catch (py::error_already_set& error) {
+    const std::string message = py::str(error.value()).cast<std::string>();
+    TORCH_CHECK(false, "simdev: CUDA cannot be used: ", message);
+  }
+}
+
+CudaFrontend cudaFrontend() {
+  CudaFrontend frontend{};
+  frontend.deviceCount = [] { return withPython([] { return torchCuda().attr("device_count")().cast<int>(); }); };
+  frontend.initialize = [] { withPython([] { torchCuda().attr("init")(); }); };
+  frontend.deviceProperties = [](c10::DeviceIndex device) {
+    return withPython([device] {
+      const py::object found = torchCuda().attr("get_device_properties")(static_cast<int>(device));
+      DeviceProperties properties;
+      properties.name = found.attr("name").cast<std::string>();
+      properties.uuid = py::str(found.attr("uuid")).cast<std::string>();
+      properties.major = found.attr("major").cast<int>();
+      properties.minor = found.attr("minor").cast<int>();
+      properties.multiProcessorCount = found.attr("multi_processor_count").cast<int>();
+      properties.totalMemory = found.attr("total_memory").cast<size_t>();
+      return properties;
+    });
+  };
+  frontend.canAccessPeer = [](c10::DeviceIndex device, c10::DeviceIndex peer) {
+    return withPython([device, peer] {
+      return device != peer &&
+          torchCuda().attr("can_device_access_peer")(static_cast<int>(device), static_cast<int>(peer)).cast<bool>();
+    });
+  };
+  return frontend;
+}
+
+} // namespace
+
+void initDelegateBindings(py::module_& m) {
+  setCudaFrontend(cudaFrontend());
+  // The type of device that the driver runs on, as PyTorch names it; None for a chip of its own.
+  m.def("_delegate_type", [] {
+    DelegateDriver* const delegate = driver().delegate();
+    return delegate == nullptr ? py::object(py::none())
+                               : py::object(py::str(c10::DeviceTypeName(delegate->type(), /*lower_case=*/true)));
+  });
+  m.def("_to_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, true); });
+  m.def("_from_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, false); });
+}
+
+} // namespace simdev

@@ -1,0 +1,163 @@
+// Shells, and what PyTorch looks up by device type: the allocators and graphs of the delegate, under our type.
+#include "runtime/delegate.h"
+
+#include "compat.h"
+#include "runtime/stream.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+
+#if SIMDEV_HAS_ACCELERATOR_GRAPH
+#include <ATen/core/GraphImplInterface.h>
+#endif
+
+namespace simdev {
+
+namespace {
+
+void releaseInner(void* inner) {
+  InnerStorage::reclaim(static_cast<c10::StorageImpl*>(inner));
+}
+
+c10::DataPtr shellData(InnerStorage inner, c10::Device device) {
+  void* const pointer = inner->mutable_data();
+  return {pointer, inner.release(), &releaseInner, device};
+}
+
+// nullptr for memory that no shell holds.
+c10::StorageImpl* innerOf(const c10::DataPtr& data) {
+  return data.get_deleter() == &releaseInner ? static_cast<c10::StorageImpl*>(data.get_context()) : nullptr;
+}
+
+DelegateDriver& delegate() {
+  return *driver().delegate();
+}
+
+// The delegate's device made current.
+class DelegateDeviceScope {
+ public:
+  explicit DelegateDeviceScope(c10::DeviceIndex index)
+      : guard_(delegate().guard()), previous_(guard_.exchangeDevice(delegate().guardDevice(index))) {}
+  ~DelegateDeviceScope() {
+    guard_.uncheckedSetDevice(previous_);
+  }
+
+ private:
+  const c10::impl::DeviceGuardImplInterface& guard_;
+  c10::Device previous_;
+};
+
+class DelegateAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::DeviceIndex index = currentDevice();
+    const DelegateDeviceScope scope(index);
+    c10::DeviceAllocator& allocator = delegate().deviceAllocator();
+    return shellData(
+        c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(), bytes, allocator.allocate(bytes), &allocator, /*resizable=*/true),
+        c10::Device(kDeviceType, index));
+  }
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return innerOf(data) != nullptr || data.get() == data.get_context();
+  }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    delegate().deviceAllocator().copy_data(dest, src, count);
+  }
+
+  bool initialized() override {
+    return isInitialized();
+  }
+  void emptyCache(c10::MempoolId_t pool = {0, 0}) override {
+    delegate().deviceAllocator().emptyCache(pool);
+  }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (c10::StorageImpl* const inner = innerOf(data)) {
+      delegate().deviceAllocator().recordStream(
+          inner->data_ptr(), delegate().delegateStream(stream.device_index(), stream.id()));
+    }
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    return delegate().deviceAllocator().getDeviceStats(resolveDeviceIndex(device));
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    delegate().deviceAllocator().resetAccumulatedStats(resolveDeviceIndex(device));
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    delegate().deviceAllocator().resetPeakStats(resolveDeviceIndex(device));
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return delegate().deviceAllocator().getMemoryInfo(resolveDeviceIndex(device));
+  }
+};
+
+#if SIMDEV_HAS_ACCELERATOR_GRAPH
+// torch.accelerator.Graph on our device is the delegate's graph: capture follows the current stream, which is the same.
+void registerGraphs() {
+  const std::string key = c10::DeviceTypeName(kDeviceType, /*lower_case=*/false);
+  if (at::has_graph_impl(delegate().type()) && !at::has_graph_impl(kDeviceType)) {
+    at::GraphImplRegistry()->Register(
+        key, [](const at::GraphImplArgs& args) { return at::create_graph_impl(delegate().type(), args); });
+  }
+}
+#endif
+
+[[maybe_unused]] const bool registered = [] {
+  onInitialization([] {
+    if (driver().delegate() == nullptr) {
+      return;
+    }
+    static auto* const allocator = new DelegateAllocator;
+    c10::SetAllocator(kDeviceType, allocator);
+    if (at::HostAllocator* const host = delegate().hostAllocator()) {
+      at::setHostAllocator(kDeviceType, host);
+    }
+#if SIMDEV_HAS_ACCELERATOR_GRAPH
+    registerGraphs();
+#endif
+    for (std::atomic<bool>& used : detail::deviceUsed) {
+      used.store(true, std::memory_order_release);
+    }
+  });
+  return true;
+}();
+
+} // namespace
+
+InnerStorage innerStorage(const c10::Storage& shell) {
+  c10::StorageImpl* const impl = shell.unsafeGetStorageImpl();
+  const c10::DataPtr& data = impl->_mutable_data_ptr_no_checks();
+  if (c10::StorageImpl* const inner = innerOf(data)) {
+    return InnerStorage::reclaim_copy(inner);
+  }
+  void* const kept = c10::Storage(shell).unsafeReleaseStorageImpl();
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      impl->nbytes(),
+      c10::DataPtr(impl->mutable_data(), kept, &releaseInner, delegate().device(impl->device().index())),
+      &delegate().deviceAllocator(),
+      /*resizable=*/true);
+}
+
+c10::Storage makeShell(InnerStorage inner, c10::DeviceIndex index) {
+  const size_t bytes = inner->nbytes();
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      bytes,
+      shellData(std::move(inner), c10::Device(kDeviceType, index)),
+      c10::GetAllocator(kDeviceType),
+      /*resizable=*/true));
+}
+
+void updateShell(const c10::Storage& shell, const InnerStorage& inner) {
+  c10::StorageImpl* const impl = shell.unsafeGetStorageImpl();
+  if (inner->data() != impl->data()) {
+    impl->set_data_ptr_noswap(shellData(inner, impl->device()));
+  }
+  if (inner->nbytes() != impl->nbytes()) {
+    impl->set_nbytes(inner->nbytes());
+  }
+}
+
+} // namespace simdev
