@@ -82,3 +82,17 @@ def argreduce_by_logical_index() -> None:
             return upstream(x, *args, **kwargs)
 
     lowering._make_reduction_inner = make_reduction_inner
+
+
+@_patch(test="test_streams_inside_of_a_graph")
+def guard_the_device() -> None:
+    """The scheduler opens a device guard, and gets hold of the streams of a graph that has several, for the types of
+    device it knows.  What the guard looks like is up to our wrapper."""
+    from torch._inductor import scheduler
+
+    upstream = scheduler.device_need_guard
+
+    def device_need_guard(device: str) -> bool:
+        return device == DEVICE_TYPE or upstream(device)
+
+    scheduler.device_need_guard = device_need_guard

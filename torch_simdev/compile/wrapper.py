@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from torch._inductor import ir
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.codegen.common import IndentedBuffer
+from torch._inductor.codegen.wrapper import (
+    EnterDeviceContextManagerLine,
+    ExitDeviceContextManagerLine,
+    PythonWrapperCodegen,
+    SubgraphPythonWrapperCodegen,
+)
 from torch._inductor.virtualized import V
 
 from .._utils import DEVICE_TYPE
@@ -18,6 +24,18 @@ _HEADER = """
 from torch_simdev._C import _empty_strided as empty_strided_simdev
 from torch_simdev.compile.launch import compile_kernel
 """
+
+
+class _NoGuardLine(EnterDeviceContextManagerLine):
+    """Stands for a device guard that nothing inside would notice."""
+
+    def codegen(self, code: IndentedBuffer) -> None:
+        pass
+
+
+class _NoGuardEndLine(ExitDeviceContextManagerLine):
+    def codegen(self, code: IndentedBuffer) -> None:
+        pass
 
 
 class _SimdevWrapper:
@@ -34,6 +52,31 @@ class _SimdevWrapper:
             return SimdevPythonWrapper()
         assert subgraph_name is not None and parent_wrapper is not None
         return SimdevSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+
+    def codegen_device_guard_enter(self, device_idx: int, num_streams: int = 1, *args: Any) -> None:
+        # Launches and allocations name their device.  Only operators, custom ones above all, may ask which is current.
+        scheduler = V.graph.scheduler
+        self._guarded = num_streams > 1 or any(node.is_extern() for node in scheduler.nodes)
+        if self._guarded:
+            super().codegen_device_guard_enter(device_idx, num_streams, *args)  # type: ignore[misc]
+        else:
+            self.writeline(_NoGuardLine(device_idx, self.last_seen_device_guard_index))  # type: ignore[attr-defined]
+
+    def codegen_device_guard_exit(self) -> None:
+        if self._guarded:
+            super().codegen_device_guard_exit()  # type: ignore[misc]
+        else:
+            self.writeline(_NoGuardEndLine())  # type: ignore[attr-defined]
+
+    # Kernels wait to be grouped with what follows; they must not follow into another stream's block.
+
+    def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
+        V.graph.scheduler.flush()
+        return super().codegen_cuda_stream_enter(stream_idx)  # type: ignore[misc]
+
+    def codegen_cuda_stream_exit(self) -> None:
+        V.graph.scheduler.flush()
+        super().codegen_cuda_stream_exit()  # type: ignore[misc]
 
     def _generate_kernel_call_helper(
         self, kernel_name: str, call_args: Any, *, device: Any = None, triton: bool = True, **kwargs: Any
