@@ -75,7 +75,7 @@ int main() {
   launch();
   drain();
   const double clockCost = median(1000, [] {
-    return const double start = seconds();
+    const double start = seconds();
     return seconds() - start;
   });
 
