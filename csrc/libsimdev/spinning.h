@@ -14,14 +14,17 @@ namespace sim {
 
 class Spinning {
  public:
-  static void setCpus(int cpus) noexcept { limit_.store(cpus > 1 ? cpus - 1 : 1, std::memory_order_relaxed); }
+  static void setCpus(int cpus) noexcept {
+    limit_.value.store(cpus > 1 ? cpus - 1 : 1, std::memory_order_relaxed);
+  }
 
   // Calls found() until it returns true, the time is over, or too many threads do the same.  `spare` CPUs
   // stay free.
   template <class Found>
   static bool until(uint64_t nanoseconds, int spare, Found&& found) noexcept {
-    if (spinning_.fetch_add(1, std::memory_order_relaxed) >= limit_.load(std::memory_order_relaxed) - spare) {
-      spinning_.fetch_sub(1, std::memory_order_relaxed);
+    if (spinning_.value.fetch_add(1, std::memory_order_relaxed) >=
+        limit_.value.load(std::memory_order_relaxed) - spare) {
+      spinning_.value.fetch_sub(1, std::memory_order_relaxed);
       return false;
     }
     const uint64_t end = nowNanoseconds() + nanoseconds;
@@ -32,13 +35,18 @@ class Spinning {
         cpuRelax();
       }
     } while (!success && nowNanoseconds() < end);
-    spinning_.fetch_sub(1, std::memory_order_relaxed);
+    spinning_.value.fetch_sub(1, std::memory_order_relaxed);
     return success;
   }
 
  private:
-  static inline std::atomic<int> spinning_{0};
-  static inline std::atomic<int> limit_{1};
+  // On cache lines of their own: the count changes whenever a worker runs out of work, and its neighbours in
+  // memory would be variables that every call reads.
+  struct alignas(kCacheLine) Counter {
+    std::atomic<int> value;
+  };
+  static inline Counter spinning_{0};
+  static inline Counter limit_{1};
 };
 
 } // namespace sim
