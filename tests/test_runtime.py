@@ -350,6 +350,32 @@ torch.ones(1, device="simdev")
     assert "simulator" in last
 
 
+@pytest.mark.parametrize("count", ["0", "many"])
+def test_no_device_says_why(run_python, count):
+    code = """
+import warnings
+import torch
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert not torch.simdev.is_available() and torch.simdev.default_generators == ()
+print(len(caught))
+torch.manual_seed(0)
+for use in (torch.simdev.init, torch.simdev.current_stream, lambda: torch.ones(1).to("simdev")):
+    try:
+        use()
+    except RuntimeError as error:
+        print(str(error).splitlines())
+"""
+    warned, *errors = run_python(code, SIMDEV_DEVICE_COUNT=count).stdout.strip().splitlines()
+    assert len(errors) == 3
+    if count == "0":
+        assert warned == "0"
+        assert all("No simdev device is available" in error for error in errors)
+    else:
+        assert int(warned) > 0
+        assert all("SIMDEV_DEVICE_COUNT" in error and "many" in error for error in errors)
+
+
 def test_a_malformed_variable_is_named_with_what_it_accepts(run_python):
     code = "import torch; torch.simdev.get_fallback_policy()"
     result = run_python(code, check=False, SIMDEV_FALLBACK="sometimes")

@@ -45,8 +45,24 @@ std::vector<void (*)()>& initializationWork() {
   return work;
 }
 
+// Throws the driver's reason for having no device, such as a malformed setting, if there is one.
 int countDevices() {
-  return std::min<int>(driver().deviceCount(), kMaxDevices);
+  const int count = std::min<int>(driver().deviceCount(), kMaxDevices);
+  if (count == 0) {
+    try {
+      driver().deviceProperties(0);
+    } catch (const c10::AcceleratorError& error) {
+      if (error.get_error_code() != kErrorInvalidDevice) {
+        throw;
+      }
+    }
+  }
+  return count;
+}
+
+void checkAnyDevice() {
+  TORCH_CHECK(
+      countDevices() > 0, "No simdev device is available: the driver '", driver().name(), "' reports none");
 }
 
 } // namespace
@@ -57,11 +73,9 @@ void initializeOnce() {
   TORCH_CHECK(
       !isInBadFork(),
       "Cannot re-initialize simdev in forked subprocess. To use simdev with multiprocessing, you must use "
-      "the "
-      "'spawn' start method");
+      "the 'spawn' start method");
   // Without the lock, since a delegate may take the GIL, which another thread here may hold.
-  TORCH_CHECK(
-      countDevices() > 0, "No simdev device is available: the driver '", driver().name(), "' reports none");
+  checkAnyDevice();
   if (DelegateDriver* delegate = driver().delegate()) {
     delegate->initialize();
   }
@@ -102,6 +116,7 @@ void checkDeviceIndex(int64_t device) {
   if (C10_LIKELY(device >= 0 && device < count)) {
     return;
   }
+  checkAnyDevice();
   throw c10::AcceleratorError(
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
       kErrorInvalidDevice,

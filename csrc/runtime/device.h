@@ -29,7 +29,7 @@ void initializeOnce();
 // Never throws (0 on any error, with a warning) and initialises nothing.
 c10::DeviceIndex deviceCount() noexcept;
 
-// Throws "simdev error: invalid device ordinal" unless 0 <= device < deviceCount().
+// Throws "simdev error: invalid device ordinal" unless 0 <= device < deviceCount(); with no device, says why.
 void checkDeviceIndex(int64_t device);
 
 // The calling thread's current device; starts as 0.  Neither reading nor setting it initialises anything.
@@ -55,8 +55,8 @@ inline bool isInitialized() noexcept {
   return detail::initialized.load(std::memory_order_acquire);
 }
 
-// Adds work that the first use does once, before anybody sees the chip as ready: what has to know the driver.  For static
-// registrations only.
+// Adds work that the first use does once, before anybody sees the chip as ready: what has to know the driver.
+// For static registrations only.
 void onInitialization(void (*work)());
 
 // Whether anything was ever sent to the device (CUDA's "has a primary context").
