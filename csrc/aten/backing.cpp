@@ -1,8 +1,8 @@
 // How a backing tensor is made.  See backing.h.
 #include "aten/backing.h"
 
-#include "aten/sparse.h"
 #include "aten/inline.h"
+#include "aten/sparse.h"
 #include "driver/driver.h"
 
 #include <ATen/ops/clone.h>
@@ -17,7 +17,35 @@ c10::DispatchKey kernelDispatchKey() {
   return key;
 }
 
+c10::Storage BackingStorages::find(const c10::Storage& storage, c10::DeviceIndex device) {
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  for (const auto& [known, backing] : made_) {
+    if (known == impl) {
+      return backing;
+    }
+  }
+  const c10::DeviceType type = driver().kernelDeviceType();
+  void* base = impl->mutable_data();
+  void* pointer = base == nullptr ? nullptr : driver().kernelPointer(device, base);
+  const c10::Device kernelDevice(type, type == c10::DeviceType::CPU ? c10::DeviceIndex(-1) : device);
+  return made_
+      .emplace_back(
+          impl,
+          c10::make_intrusive<c10::StorageImpl>(
+              c10::StorageImpl::use_byte_size_t(),
+              storage.nbytes(),
+              c10::DataPtr(pointer, kernelDevice),
+              /*allocator=*/nullptr,
+              /*resizable=*/false))
+      .second;
+}
+
 at::Tensor backing(const at::Tensor& tensor) {
+  BackingStorages storages;
+  return backing(tensor, storages);
+}
+
+at::Tensor backing(const at::Tensor& tensor, BackingStorages& storages) {
   if (!tensor.defined()) {
     return {};
   }
@@ -36,21 +64,8 @@ at::Tensor backing(const at::Tensor& tensor) {
     return delegateTensor(tensor, *delegate);
   }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const c10::Storage& storage = impl->unsafe_storage();
-  const c10::DeviceIndex index = impl->device().index();
-  const c10::Device device(
-      driver().kernelDeviceType(),
-      driver().kernelDeviceType() == c10::DeviceType::CPU ? c10::DeviceIndex(-1) : index);
-  void* base = storage.unsafeGetStorageImpl()->mutable_data();
-  void* pointer = base == nullptr ? nullptr : driver().kernelPointer(index, base);
   auto backingImpl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(
-          c10::make_intrusive<c10::StorageImpl>(
-              c10::StorageImpl::use_byte_size_t(),
-              storage.nbytes(),
-              c10::DataPtr(pointer, device),
-              /*allocator=*/nullptr,
-              /*resizable=*/false)),
+      storages.find(impl->unsafe_storage(), impl->device().index()),
       c10::DispatchKeySet(kernelDispatchKey()),
       impl->dtype());
   backingImpl->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());

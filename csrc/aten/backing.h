@@ -6,7 +6,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 
 namespace simdev {
 
@@ -15,8 +17,19 @@ inline bool isSimdev(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_privateuseone();
 }
 
+// The backing storages made so far for one operator call.  Tensors that share a storage must share its backing too: ATen
+// refuses to write into memory that it reads by comparing storages.
+class BackingStorages {
+ public:
+  c10::Storage find(const c10::Storage& storage, c10::DeviceIndex device);
+
+ private:
+  c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 4> made_;
+};
+
 // The backing tensor of a simdev tensor: same sizes, strides, offset, dtype, conjugate and negative bits.
 // An undefined tensor stays undefined.  A 0-dim host tensor is captured by value, as a kernel argument is.
+at::Tensor backing(const at::Tensor& tensor, BackingStorages& storages);
 at::Tensor backing(const at::Tensor& tensor);
 std::optional<at::Tensor> backing(const std::optional<at::Tensor>& tensor);
 std::vector<at::Tensor> backing(at::TensorList tensors);

@@ -237,7 +237,10 @@ std::shared_ptr<const Inference> runMeta(const OperatorPlan& plan, c10::ArrayRef
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    stack.push_back(metaArgument(plan.arguments[i], arguments[i]));
+    const bool silent = plan.resizesSilently && plan.arguments[i].isOut; // nothing to resize: no warning
+    stack.push_back(
+        silent ? c10::IValue(at::detail::empty_meta({0}, arguments[i].toTensor().scalar_type()))
+               : metaArgument(plan.arguments[i], arguments[i]));
   }
   const torch::jit::Stack before = plan.hasOutArguments ? stack : torch::jit::Stack();
   {

@@ -78,12 +78,15 @@ void forEachTensor(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argument
   }
 }
 
-// Work on bytes that several tensors share sees one storage, so that ATen's overlap checks and in-place semantics hold.
-at::Tensor kernelTensor(const OperatorPlan& plan, const at::Tensor& tensor, c10::Device device) {
+at::Tensor kernelTensor(
+    const OperatorPlan& plan,
+    const at::Tensor& tensor,
+    c10::Device device,
+    BackingStorages& storages) {
   if (plan.takesHostTensors && tensor.defined() && tensor.is_cpu() && tensor.dim() > 0) {
-    return backing(tensor.to(device));
+    return backing(tensor.to(device), storages);
   }
-  return backing(tensor);
+  return backing(tensor, storages);
 }
 
 c10::Device kernelDevice(c10::Device device) {
@@ -158,13 +161,15 @@ c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> 
 torch::jit::Stack
 kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device) {
   using Kind = OperatorPlan::ArgumentKind;
+  BackingStorages storages;
   torch::jit::Stack stack;
   stack.reserve(arguments.size() + 1);
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
     switch (plan.arguments[i].kind) {
       case Kind::Tensor:
-        stack.push_back(value.isTensor() ? c10::IValue(kernelTensor(plan, value.toTensor(), device)) : value);
+        stack.push_back(
+            value.isTensor() ? c10::IValue(kernelTensor(plan, value.toTensor(), device, storages)) : value);
         break;
       case Kind::TensorList: {
         if (!value.isTensorList()) {
@@ -173,7 +178,7 @@ kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, 
         }
         c10::List<at::Tensor> list;
         for (const at::Tensor& tensor : value.toTensorList().vec()) {
-          list.push_back(kernelTensor(plan, tensor, device));
+          list.push_back(kernelTensor(plan, tensor, device, storages));
         }
         stack.emplace_back(std::move(list));
         break;
@@ -182,7 +187,7 @@ kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, 
         c10::List<std::optional<at::Tensor>> list;
         for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList().vec()) {
           list.push_back(
-              tensor.has_value() ? std::optional<at::Tensor>(kernelTensor(plan, *tensor, device))
+              tensor.has_value() ? std::optional<at::Tensor>(kernelTensor(plan, *tensor, device, storages))
                                  : std::nullopt);
         }
         stack.emplace_back(std::move(list));

@@ -41,6 +41,7 @@ struct OperatorPlan {
   bool returnsOnlyTensors = true; // otherwise the host needs a value: cannot be asynchronous
   bool hasFreshOutputs = false;
   bool hasOutArguments = false;
+  bool resizesSilently = false; // its CPU kernel resizes an out= argument of another size without the warning
   bool hostOnly = false; // see the rules in registration.cpp
   bool takesHostTensors = false; // CPU tensors of any size are legal beside device ones and are moved over
   bool takesHostScalarsInLists = false; // 0-dim CPU tensors in lists too are numbers

@@ -94,6 +94,15 @@ constexpr std::string_view kLearned[] = {
     "aten::_native_batch_norm_legit_no_training",
 };
 
+constexpr std::string_view kResizesSilently[] = {
+    "aten::addbmm",
+    "aten::linspace",
+    "aten::logspace",
+    "aten::log_sigmoid_forward",
+    "aten::eye",
+    "aten::narrow_copy",
+};
+
 template <size_t N>
 bool contains(const std::string_view (&names)[N], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -117,6 +126,7 @@ std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
   plan->hostOnly = isHostOnly(op.operator_name().name);
   plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
   plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
+  plan->resizesSilently = contains(kResizesSilently, op.operator_name().name);
   plan->takesHostScalarsInLists = isForeach(op.operator_name().name);
   return plan;
 }

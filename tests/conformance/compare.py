@@ -21,6 +21,8 @@ def to_device(tensor: torch.Tensor, device: str = DEVICE) -> torch.Tensor:
 
     ``Tensor.to`` would make non-dense tensors contiguous and hide what the operator must cope with.
     """
+    if tensor.is_meta:
+        return tensor
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
     plain = tensor.detach()
@@ -29,7 +31,7 @@ def to_device(tensor: torch.Tensor, device: str = DEVICE) -> torch.Tensor:
     if neg := plain.is_neg():
         plain = torch._neg_view(plain)
     raw = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
-    storage = raw.to(device).untyped_storage()
+    storage = raw.to(device, copy=True).untyped_storage()
     result = torch.empty(0, dtype=plain.dtype, device=device)
     result.set_(storage, plain.storage_offset(), plain.size(), plain.stride())
     if neg:

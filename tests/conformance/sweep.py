@@ -77,6 +77,16 @@ def check_op(op: Any, dtype: torch.dtype, samples: int | None, backward: bool) -
     return None
 
 
+def check_variant(op: Any, check: str) -> str | None:
+    from tests.conformance.variants import CHECKS
+
+    try:
+        CHECKS[check](op)
+    except Exception as error:
+        return f"{op_key(op)}: {type(error).__name__}: {str(error)[:600]}"
+    return None
+
+
 def worker(options: argparse.Namespace) -> None:
     """Checks the operators named on standard input, one line of JSON each on standard output."""
     warnings.simplefilter("ignore")
@@ -87,7 +97,10 @@ def worker(options: argparse.Namespace) -> None:
         torch.manual_seed(0)
         started = time.perf_counter()
         try:
-            reason = check_op(by_key[key], dtype, options.samples, options.backward)
+            if options.check == "values":
+                reason = check_op(by_key[key], dtype, options.samples, options.backward)
+            else:
+                reason = check_variant(by_key[key], options.check)
         except Exception as error:
             reason = f"sampling failed: {type(error).__name__}: {error}"
         print(json.dumps({"op": key, "reason": reason, "seconds": time.perf_counter() - started}), flush=True)
@@ -98,7 +111,9 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     keys = [op_key(op) for op in op_db if dtype in op.supported_dtypes("cpu")]
     todo = [key for key in keys if options.match in key and key not in results]
-    flags = ["--worker", "--dtype", options.dtype] + (["--backward"] if options.backward else [])
+    flags = ["--worker", "--check", options.check, "--dtype", options.dtype] + (
+        ["--backward"] if options.backward else []
+    )
     if options.samples is not None:
         flags += ["--samples", str(options.samples)]
     while todo:
@@ -140,6 +155,9 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--check", default="values", choices=["values", "strides", "inplace", "out", "errors"]
+    )
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--samples", type=int, help="samples of each operator (default: all)")
     parser.add_argument("--backward", action="store_true", help="compare gradients too")
