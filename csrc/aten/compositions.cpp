@@ -1,5 +1,6 @@
-// Operators whose composition in ATen refuses devices that it does not know by name.
+// Operators that are compositions here: ATen's own refuses devices it does not know, or resizes where only the host can.
 #include <ATen/native/Resize.h>
+#include <ATen/ops/addbmm.h>
 #include <ATen/ops/mode.h>
 #include <torch/library.h>
 
@@ -15,6 +16,18 @@ modeOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& values, a
   values.copy_(newValues);
   indices.copy_(newIndices);
   return {values, indices};
+}
+
+// In place, this one grows its input to the broadcast size, for which the host must have the result's.
+at::Tensor& addbmmInPlace(
+    at::Tensor& self,
+    const at::Tensor& batch1,
+    const at::Tensor& batch2,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  const at::Tensor result = at::addbmm(self, batch1, batch2, beta, alpha);
+  self.resize_(result.sizes());
+  return self.copy_(result);
 }
 
 } // namespace

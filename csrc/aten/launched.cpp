@@ -10,6 +10,7 @@
 #include "driver/driver.h"
 #include "runtime/stream.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -73,7 +74,9 @@ c10::IValue allocateReturn(
 
 void resizeOutArguments(const Inference& inference, c10::ArrayRef<c10::IValue> arguments) {
   for (const auto& [index, spec] : inference.resized) {
-    resizeStrided(arguments[index].toTensor(), spec.sizes, spec.strides);
+    const at::Tensor& out = arguments[index].toTensor();
+    at::assert_no_internal_overlap(out); // afterwards it has none
+    resizeStrided(out, spec.sizes, spec.strides);
   }
 }
 

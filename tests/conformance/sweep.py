@@ -62,7 +62,11 @@ def check_op(op: Any, dtype: torch.dtype, samples: int | None, backward: bool) -
         where = f"sample {index} of {name}: "
         try:
             dev_args, dev_kwargs = move((args, kwargs))
-            if not tensors((args, kwargs)) and all(t.device.type == "cpu" for t in tensors(expected)):
+            if (
+                not tensors((args, kwargs))
+                and tensors(expected)
+                and all(t.device.type == "cpu" for t in tensors(expected))
+            ):
                 dev_kwargs["device"] = DEVICE  # a factory
             if op.name == "tensor_split":  # wants its indices on the host, on every device
                 dev_args = (dev_args[0], *args[1:])

@@ -1,0 +1,177 @@
+"""The fast slice of the conformance sweeps: every operator of the OpInfo database, one sample, gradients.
+
+All samples, all dtypes and the other forms of a call: ``make conformance`` (tests/conformance/sweep.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import (
+    foreach_binary_op_db,
+    foreach_pointwise_op_db,
+    foreach_reduce_op_db,
+    foreach_unary_op_db,
+    op_db,
+)
+
+from tests.conformance import sweep, variants
+from tests.conformance.compare import DEVICE, check_same, move
+from torch_simdev.coverage import coverage
+
+OPS = {sweep.op_key(op): op for op in op_db if torch.float32 in op.supported_dtypes("cpu")}
+# Where simdev does what CUDA does and the CPU something else.
+EXCEPTIONS = {
+    ("narrow_copy", "errors"): "IndexError as on CUDA; the CPU's own kernel raises RuntimeError",
+    ("fft.ifft", "out"): "an empty out= gets contiguous strides, as on CUDA",
+    ("fft.ihfft", "out"): "an empty out= gets contiguous strides, as on CUDA",
+}
+
+
+@pytest.mark.parametrize("key", OPS)
+def test_values_and_gradients(key: str) -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reason = sweep.check_op(OPS[key], torch.float32, samples=1, backward=True)
+    assert reason is None, reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", variants.CHECKS)
+@pytest.mark.parametrize("key", OPS)
+def test_other_forms(key: str, check: str) -> None:
+    if (key, check) in EXCEPTIONS:
+        pytest.skip(EXCEPTIONS[key, check])
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        variants.CHECKS[check](OPS[key])
+
+
+@pytest.mark.parametrize(
+    "op",
+    [*foreach_unary_op_db, *foreach_binary_op_db, *foreach_pointwise_op_db, *foreach_reduce_op_db],
+    ids=lambda op: op.name,
+)
+def test_foreach(op) -> None:
+    torch.manual_seed(0)
+    for index, sample in enumerate(op.sample_inputs("cpu", torch.float32)):
+        if index >= 6:
+            break
+        args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
+        kwargs = {k: v for k, v in kwargs.items() if k in ("alpha", "ord", "value", "dtype")}
+        dev_args, dev_kwargs = move((args, kwargs))
+        for function in (op.method_variant, op.inplace_variant):
+            if function is None:
+                continue
+            try:
+                expected = function(*args, **kwargs)
+            except (RuntimeError, TypeError):
+                continue
+            check_same(function(*dev_args, **dev_kwargs), expected)
+
+
+def test_only_known_operators_run_on_the_host() -> None:
+    """The whole list: what needs LAPACK, and what gives a shape or a number that only data can tell."""
+    served = {one.name: one for one in coverage()}
+    on_host = {one.name.split(".")[0] for one in served.values() if one.tier == "host fallback"}
+    data_dependent = {
+        "_ctc_loss", "_unique", "_unique2", "bincount", "equal", "masked_select", "nonzero", "repeat_interleave",
+        "unique_consecutive", "unique_dim", "unique_dim_consecutive",
+    }  # fmt: skip
+    rest = {name.removeprefix("aten::") for name in on_host} - data_dependent
+    lapack = (
+        "linalg_",
+        "_linalg_",
+        "cholesky",
+        "_cholesky",
+        "geqrf",
+        "ormqr",
+        "orgqr",
+        "triangular_solve",
+        "lu_",
+    )
+    assert not [name for name in rest if not name.startswith(lapack)]
+    assert served["aten::conv2d"].tier == "composite"
+    assert served["aten::add.Tensor"].tier == "native"
+    assert served["aten::sin.out"].tier == "launched"
+
+
+ASYNCHRONOUS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "advanced indexing": lambda x, i: x[i],
+    "index_put_": lambda x, i: x.index_put_((i,), x[i]),
+    "masked_fill": lambda x, i: x.masked_fill(x > 0, 1.0),
+    "where": lambda x, i: torch.where(x > 0, x, -x),
+    "cat": lambda x, i: torch.cat([x, x]),
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "scatter_add": lambda x, i: torch.zeros_like(x).scatter_add(0, i[:, None].expand(-1, 8), x[i]),
+    "sort": lambda x, i: x.sort(0),
+    "topk": lambda x, i: x.topk(2),
+    "cross entropy": lambda x, i: torch.nn.functional.cross_entropy(x[:3], i),
+    "mse": lambda x, i: torch.nn.functional.mse_loss(x, x * 2),
+    "foreach": lambda x, i: torch._foreach_add([x, x], 1.0),
+    "conv": lambda x, i: torch.nn.functional.conv2d(x[None, None], x[None, None, :2, :2]),
+    "layer_norm": lambda x, i: torch.nn.functional.layer_norm(x, x.shape[1:]),
+    "batch_norm": lambda x, i: torch.nn.functional.batch_norm(x, None, None, training=True),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "attention": lambda x, i: torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "dropout": lambda x, i: torch.nn.functional.dropout(x, 0.5),
+    "randn": lambda x, i: torch.randn_like(x).uniform_(),
+    "fft": lambda x, i: torch.fft.fft(x),
+    "cumsum": lambda x, i: x.cumsum(0),
+    "var": lambda x, i: torch.var_mean(x, 0),
+    "to double": lambda x, i: x.double().t().contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_does_not_synchronise(name: str) -> None:
+    """With work before it on the stream, the call returns and that work is still going on."""
+    x = torch.randn(8, 8, device=DEVICE)
+    i = torch.tensor([3, 1, 0], device=DEVICE)
+    ASYNCHRONOUS[name](x, i)  # a learned shape may wait once
+    torch.simdev.synchronize()
+    before = torch.simdev.Event()
+    torch.simdev._sleep(100)
+    before.record()
+    ASYNCHRONOUS[name](x, i)
+    assert not before.query(), f"{name} waited for the stream"
+    torch.simdev.synchronize()
+
+
+def optimizer_step(name: str, **flags: bool) -> Callable[[], object]:
+    parameters = [torch.randn(4, 4, device=DEVICE, requires_grad=True) for _ in range(2)]
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    return getattr(torch.optim, name)(parameters, lr=0.1, **flags).step
+
+
+def recurrent() -> Callable[[], object]:
+    lstm, x = torch.nn.LSTM(4, 4).to(DEVICE), torch.randn(3, 2, 4, device=DEVICE)
+    return lambda: lstm(x)[0].sum().backward()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: optimizer_step("SGD", foreach=True),
+        lambda: optimizer_step("Adam", foreach=True),
+        lambda: optimizer_step("Adam", fused=True),
+        recurrent,
+    ],
+    ids=["SGD foreach", "Adam foreach", "Adam fused", "LSTM forward and backward"],
+)
+def test_training_does_not_synchronise(make: Callable[[], Callable[[], object]]) -> None:
+    step = make()
+    step()
+    torch.simdev.synchronize()
+    before = torch.simdev.Event()
+    torch.simdev._sleep(200)
+    before.record()
+    step()
+    assert not before.query()
+    torch.simdev.synchronize()
