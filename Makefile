@@ -11,16 +11,28 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.c')
 # Threads beyond the cores of a small machine only fight each other.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test build compile lint format sanitize bench clean distclean
+.PHONY: demo test conformance build compile lint format sanitize bench clean distclean
 
 demo: build
 	$(PY) examples/train_digits.py
 
 test: build
 	$(MAKE) -C csrc/libsimdev test
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -m "not slow"
 
 build: compile $(EDITABLE)
+
+# Everything that takes long: all samples, dtypes and forms of every operator, second-order gradients, soak tests.
+# Sweeps go on where they stopped; delete build/conformance to start anew.
+DTYPES := float32 float64 float16 bfloat16 complex64 complex128 bool uint8 int8 int16 int32 int64
+conformance: build
+	mkdir -p build/conformance
+	for dtype in $(DTYPES); do \
+		samples=$$([ $$dtype = float32 ] || echo "--samples 5"); \
+		$(PY) -m tests.conformance.sweep --dtype $$dtype $$samples --backward \
+			--out build/conformance/$$dtype.json || failed=1; \
+	done; [ -z "$$failed" ]
+	$(PY) -m pytest -q -m slow
 
 # Incremental: compiles what changed and returns within a second if nothing did.
 compile: $(INSTALLED)

@@ -47,7 +47,10 @@ def samples() -> list[tuple[str, Any, Any, Any, Any]]:
 
 
 def stress(seconds: float) -> int:
-    """Runs the samples in random order in every thread; returns the number of calls.  Raises the first error."""
+    """Runs the samples in random order in every thread; returns the number of calls.
+
+    Raises AssertionError for the first error of any thread.
+    """
     work = samples()
     errors: list[str] = []
     calls = [0] * THREADS

@@ -80,8 +80,8 @@ def test_only_known_operators_run_on_the_host() -> None:
     served = {one.name: one for one in coverage()}
     on_host = {one.name.split(".")[0] for one in served.values() if one.tier == "host fallback"}
     data_dependent = {
-        "_ctc_loss", "_unique", "_unique2", "bincount", "equal", "masked_select", "nonzero", "repeat_interleave",
-        "unique_consecutive", "unique_dim", "unique_dim_consecutive",
+        "_ctc_loss", "_unique", "_unique2", "bincount", "equal", "masked_select", "nonzero",
+        "repeat_interleave", "unique_consecutive", "unique_dim", "unique_dim_consecutive",
     }  # fmt: skip
     rest = {name.removeprefix("aten::") for name in on_host} - data_dependent
     lapack = (
