@@ -20,15 +20,10 @@ from torch.testing._internal.common_methods_invocations import (
 
 from tests.conformance import sweep, variants
 from tests.conformance.compare import DEVICE, check_same, move
+from tests.conformance.exceptions import EXCEPTIONS
 from torch_simdev.coverage import coverage
 
 OPS = {sweep.op_key(op): op for op in op_db if torch.float32 in op.supported_dtypes("cpu")}
-# Where simdev does what CUDA does and the CPU something else.
-EXCEPTIONS = {
-    ("narrow_copy", "errors"): "IndexError as on CUDA; the CPU's own kernel raises RuntimeError",
-    ("fft.ifft", "out"): "an empty out= gets contiguous strides, as on CUDA",
-    ("fft.ihfft", "out"): "an empty out= gets contiguous strides, as on CUDA",
-}
 
 
 @pytest.mark.parametrize("key", OPS)
