@@ -32,7 +32,7 @@ at::Tensor delegateTensor(const at::Tensor& tensor, DelegateDriver& delegate);
 // One operator's way to the delegate and back.
 class InlineCall {
  public:
-  explicit InlineCall(const char* name) : name_(name), delegate_(*activeDelegate()) {}
+  explicit InlineCall(const char* name) : name_(name), delegate_(startedDelegate()) {}
 
   // Tensors of other devices pass, so that the delegate's kernel may say what it thinks of them; except plain tensors of
   // the delegate's own device, beside which a simdev tensor would look like one of them.

@@ -62,7 +62,7 @@ at::Tensor fromBackingOne(const at::Tensor& tensor, DelegateDriver& delegate, c1
   return converted;
 }
 
-std::vector<at::Tensor> convertAll(const std::vector<at::Tensor>& tensors, bool toBacking, c10::DeviceIndex index) {
+std::vector<at::Tensor> convertAll(at::TensorList tensors, bool toBacking, c10::DeviceIndex index) {
   DelegateDriver& delegate = requiredDelegate();
   std::vector<at::Tensor> converted;
   converted.reserve(tensors.size());
@@ -76,7 +76,7 @@ std::vector<at::Tensor> convertAll(const std::vector<at::Tensor>& tensors, bool 
 struct Convert final : torch::autograd::Function<Convert> {
   static torch::autograd::variable_list forward(
       torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& tensors,
+      at::TensorList tensors,
       bool toBacking,
       int64_t index) {
     context->set_materialize_grads(false);
@@ -97,7 +97,7 @@ struct Convert final : torch::autograd::Function<Convert> {
       const torch::autograd::variable_list& tensors, bool toBacking, int64_t index) {
     const bool trains = c10::GradMode::is_enabled() &&
         std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
-    return trains ? apply(tensors, toBacking, index)
+    return trains ? apply(at::TensorList(tensors), toBacking, index)
                   : convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
   }
 };
@@ -158,6 +158,13 @@ CudaFrontend cudaFrontend() {
       properties.multiProcessorCount = found.attr("multi_processor_count").cast<int>();
       properties.totalMemory = found.attr("total_memory").cast<size_t>();
       return properties;
+    });
+  };
+  frontend.sleep = [](c10::DeviceIndex device, int64_t nanoseconds) {
+    withPython([device, nanoseconds] {
+      // In kHz, and a device runs at most at its maximum: the sleep is not shorter than asked for.
+      const auto rate = py::getattr(torchCuda().attr("get_device_properties")(static_cast<int>(device)), "clock_rate", py::int_(2000000)).cast<int64_t>();
+      torchCuda().attr("_sleep")(nanoseconds / 1000 * rate / 1000);
     });
   };
   frontend.canAccessPeer = [](c10::DeviceIndex device, c10::DeviceIndex peer) {

@@ -4,6 +4,7 @@
 // so that Python can make its own subclass of it.  torch.Event works over the device guard.
 #include "bindings/bindings.h"
 #include "driver/driver.h"
+#include "runtime/delegate.h"
 #include "runtime/device.h"
 #include "runtime/env.h"
 #include "runtime/generator.h"
@@ -40,14 +41,15 @@ void sleepKernel(const KernelContext& /*context*/, const void* arguments) {
 }
 
 void sleepOnStream(int64_t nanoseconds, const StreamTuple& stream) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      driver().hasNativeKernels(),
-      "_sleep needs native kernels, which the driver '",
-      driver().name(),
-      "' does not have");
+  const Stream target = unpack(stream);
+  const StreamHandle handle = target.handle();
+  if (DelegateDriver* delegate = activeDelegate()) {
+    delegate->sleep(handle, nanoseconds);
+    return;
+  }
   const std::chrono::nanoseconds duration(nanoseconds);
   driver().launchKernel(
-      unpack(stream).handle(), "simdev::sleep", &sleepKernel, /*grid=*/1, &duration, sizeof(duration));
+      handle, "simdev::sleep", &sleepKernel, /*grid=*/1, &duration, sizeof(duration));
 }
 
 const c10::Event& unpackEvent(const py::handle& event) {
@@ -151,7 +153,7 @@ void initRuntimeBindings(py::module_& m) {
           return pack(getStreamFromExternal(reinterpret_cast<StreamHandle>(handle), index));
         }));
   m.def("_stream_handle", wrap_pybind_function([](const StreamTuple& stream) {
-          return reinterpret_cast<uintptr_t>(unpack(stream).handle());
+          return reinterpret_cast<uintptr_t>(unpack(stream).nativeHandle());
         }));
   m.def("_stream_priority", wrap_pybind_function([](const StreamTuple& stream) {
           return unpack(stream).priority();
@@ -169,7 +171,9 @@ void initRuntimeBindings(py::module_& m) {
   m.def("_sleep", wrap_pybind_function_no_gil(&sleepOnStream));
   // The current stream's native handle, as compiled code wants it.
   m.def("_current_raw_stream", wrap_pybind_function([](int64_t device) {
-          return reinterpret_cast<uintptr_t>(currentStreamHandle(resolveDeviceIndex(device)));
+          const c10::DeviceIndex index = resolveDeviceIndex(device);
+          return reinterpret_cast<uintptr_t>(
+              activeDelegate() == nullptr ? currentStreamHandle(index) : getCurrentStream(index).nativeHandle());
         }));
 
   // --- Random numbers ------------------------------------------------------------------------------------

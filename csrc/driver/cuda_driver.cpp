@@ -46,6 +46,11 @@ class CudaDriver final : public DelegateDriver {
   bool canAccessPeer(c10::DeviceIndex device, c10::DeviceIndex peer) override {
     return cudaFrontend.canAccessPeer(device, peer);
   }
+  void sleep(StreamHandle handle, int64_t nanoseconds) override {
+    const auto& stream = *static_cast<const c10::Stream*>(handle);
+    const DelegateStreamScope scope(guard(), stream);
+    cudaFrontend.sleep(stream.device_index(), nanoseconds);
+  }
   // CUDA's runtime has more levels; PyTorch's pools have these.
   std::pair<int, int> streamPriorityRange() const noexcept override { return {0, -3}; }
 };

@@ -12,6 +12,8 @@ struct CudaFrontend {
   // torch.cuda.init(): runs what was queued for CUDA's start (seeds, ...), and says in words why CUDA cannot be had.
   void (*initialize)();
   DeviceProperties (*deviceProperties)(c10::DeviceIndex device);
+  // torch.cuda._sleep() on CUDA's current device and stream.
+  void (*sleep)(c10::DeviceIndex device, int64_t nanoseconds);
   bool (*canAccessPeer)(c10::DeviceIndex device, c10::DeviceIndex peer);
 };
 

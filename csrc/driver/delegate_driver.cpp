@@ -137,7 +137,7 @@ void* DelegateDriver::allocate(c10::DeviceIndex index, size_t bytes) {
   guard().uncheckedSetDevice(previous);
   void* const pointer = data.get();
   const std::lock_guard lock(mutex_);
-  blocks_[pointer] = std::move(data);
+  blocks_[pointer] = {std::move(data), bytes};
   return pointer;
 }
 
@@ -159,8 +159,15 @@ void* DelegateDriver::allocateHost(size_t bytes) {
   c10::DataPtr data = allocator != nullptr ? allocator->allocate(bytes) : c10::GetCPUAllocator()->allocate(bytes);
   void* const pointer = data.get();
   const std::lock_guard lock(mutex_);
-  blocks_[pointer] = std::move(data);
+  blocks_[pointer] = {std::move(data), bytes};
   return pointer;
+}
+
+bool DelegateDriver::ownsPointer(const void* pointer) {
+  const std::lock_guard lock(mutex_);
+  auto after = blocks_.upper_bound(pointer);
+  return after != blocks_.begin() &&
+         pointer < static_cast<const char*>((--after)->first) + after->second.bytes;
 }
 
 void DelegateDriver::deallocateHost(void* pointer) noexcept {
@@ -168,12 +175,12 @@ void DelegateDriver::deallocateHost(void* pointer) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(pointer);
   if (found != blocks_.end()) {
-    data = std::move(found->second);
+    data = std::move(found->second.data);
     blocks_.erase(found);
   }
 }
 
-bool DelegateDriver::isPinned(const void* pointer) const {
+bool DelegateDriver::isPinned(const void* pointer) {
   return at::globalContext().getAcceleratorHooksInterface(type()).isPinnedPtr(pointer);
 }
 

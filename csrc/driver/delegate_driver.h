@@ -40,7 +40,7 @@ class DelegateDriver : public Driver {
   virtual c10::DeviceAllocator& deviceAllocator() = 0;
   // For pinned memory; nullptr if the device has none.
   virtual at::HostAllocator* hostAllocator() = 0;
-  virtual bool isPinned(const void* pointer) const;
+  virtual bool isPinned(const void* pointer);
   // Whether its generators are a seed and an offset, so that ours can be the same ones.
   virtual bool hasPhiloxGenerators() const noexcept = 0;
   // Starts the device.  Called without any lock held, from any thread, any number of times.
@@ -55,6 +55,8 @@ class DelegateDriver : public Driver {
   StreamHandle streamHandle(c10::Stream stream);
   c10::StreamId createStreamId(c10::DeviceIndex index, int priority);
   int streamPriority(c10::Stream stream);
+  // Keeps the stream busy.
+  virtual void sleep(StreamHandle stream, int64_t nanoseconds) = 0;
   // The SDK's own handle.
   void* nativeStreamHandle(c10::Stream stream) const { return guard().getStreamNativeHandle(stream); }
 
@@ -108,12 +110,21 @@ class DelegateDriver : public Driver {
   void destroyGraphExec(GraphExecHandle) noexcept override {}
   void dumpGraph(GraphHandle graph, const std::string& path) override;
 
+ protected:
+  // Whether it lies in memory of allocate() or allocateHost().
+  bool ownsPointer(const void* pointer);
+
  private:
+  struct Block {
+    c10::DataPtr data;
+    size_t bytes;
+  };
+
   std::mutex mutex_;
   // Never removed, so that a handle stays valid until the process ends.
   std::map<std::pair<c10::DeviceIndex, c10::StreamId>, std::unique_ptr<c10::Stream>> streams_;
   std::map<std::pair<c10::DeviceIndex, c10::StreamId>, int> priorities_;
-  std::map<void*, c10::DataPtr> blocks_; // device memory and pinned memory of allocate() and allocateHost()
+  std::map<const void*, Block> blocks_; // device memory and pinned memory of allocate() and allocateHost()
 };
 
 // Makes a stream and its device current in the calling thread.

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "csrc/compat.h"
 #include "csrc/driver/delegate_driver.h"
@@ -61,9 +62,12 @@ struct HostGuard final : c10::impl::DeviceGuardImplInterface {
     return stream(device.index(), currentStream[static_cast<size_t>(device.index())]);
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return stream(device.index(), 0); }
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    static std::atomic<c10::StreamId> next{0};
-    return stream(device.index(), ++next << 1 | 1); // odd, as CUDA's pools
+  // Of 32 for each priority, and odd, as CUDA's.
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    static std::atomic<uint32_t> next[kMaxDevices][4];
+    const auto level = static_cast<size_t>(std::clamp(-priority, 0, 3));
+    const uint32_t drawn = next[device.index()][level]++ % 32;
+    return stream(device.index(), static_cast<c10::StreamId>(level * 32 + drawn) << 1 | 1);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device, 0); }
   c10::Stream exchangeStream(c10::Stream next) const override {
@@ -186,7 +190,10 @@ class HostDelegateDriver final : public DelegateDriver {
   }
   bool canAccessPeer(c10::DeviceIndex device, c10::DeviceIndex peer) override { return device != peer; }
   std::pair<int, int> streamPriorityRange() const noexcept override { return {0, -3}; }
-  bool isPinned(const void*) const override { return false; }
+  bool isPinned(const void* pointer) override { return ownsPointer(pointer); }
+  void sleep(StreamHandle, int64_t nanoseconds) override {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
+  }
   // The CPU's hooks know no pointers.
   std::optional<PointerInfo> pointerInfo(const void*) noexcept override { return std::nullopt; }
 

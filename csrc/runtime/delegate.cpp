@@ -52,6 +52,7 @@ class DelegateAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::DeviceIndex index = currentDevice();
+    detail::deviceUsed[index].store(true, std::memory_order_relaxed);
     const DelegateDeviceScope scope(index);
     c10::DeviceAllocator& allocator = delegate().deviceAllocator();
     return shellData(
@@ -116,9 +117,6 @@ void registerGraphs() {
 #if SIMDEV_HAS_ACCELERATOR_GRAPH
     registerGraphs();
 #endif
-    for (std::atomic<bool>& used : detail::deviceUsed) {
-      used.store(true, std::memory_order_release);
-    }
   });
   return true;
 }();

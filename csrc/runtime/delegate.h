@@ -21,6 +21,12 @@ inline DelegateDriver* activeDelegate() noexcept {
   return C10_LIKELY(isInitialized()) ? driver().delegate() : nullptr;
 }
 
+// The delegate driver, for callers that know there is one; throws in a forked child.
+inline DelegateDriver& startedDelegate() {
+  lazyInit();
+  return *driver().delegate();
+}
+
 using InnerStorage = c10::intrusive_ptr<c10::StorageImpl>;
 
 // The storage that a shell was made around.  Other storages (from_blob, ...) get an inner one that keeps them alive.

@@ -96,6 +96,7 @@ std::pair<int, int> streamPriorityRange() {
 StreamHandle Stream::handle() const {
   lazyInit();
   if (DelegateDriver* delegate = activeDelegate()) {
+    detail::deviceUsed[device_index()].store(true, std::memory_order_relaxed);
     return delegate->streamHandle(stream_);
   }
   if (isDefault()) {
@@ -126,7 +127,7 @@ void Stream::synchronize() const {
 
 bool Stream::isCapturing() const {
   // A device that was never used has nothing to capture; asking must not start it.
-  return isDeviceUsed(device_index()) && driver().captureStatus(handle()) != CaptureStatus::None;
+  return (isDeviceUsed(device_index()) || activeDelegate() != nullptr) && driver().captureStatus(handle()) != CaptureStatus::None;
 }
 
 int Stream::priority() const {
@@ -164,12 +165,15 @@ Stream getStreamFromPool(int priority, c10::DeviceIndex device) {
 
 Stream getStreamFromExternal(StreamHandle handle, c10::DeviceIndex device) {
   const auto id = reinterpret_cast<c10::StreamId>(handle);
+  lazyInit();
+  if (handle == nullptr && activeDelegate() != nullptr) { // CUDA's default stream is the null stream
+    return getDefaultStream(device);
+  }
   TORCH_CHECK_VALUE(
       id != 0 && (id & 1) == 0,
       "An external stream's native handle must be an even, non-null address, but is ",
       handle);
   device = resolveDeviceIndex(device);
-  lazyInit();
   if (activeDelegate() == nullptr && handle == streamsOf(device).defaultStream) {
     return makeStream(device, 0);
   }

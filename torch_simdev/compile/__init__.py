@@ -5,6 +5,7 @@ Inductor, whose imports cost seconds; each part is registered when PyTorch first
 
 - `torch._dynamo.device_interface` being imported registers the device interface (device_interface.py);
 - Inductor looking `Scheduling` up on `torch.simdev` registers the code generator (registration.py);
+- `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it (relabel.py);
 - `torch.compile(backend="simdev")` finds backend.py by entry point.
 """
 
@@ -30,6 +31,13 @@ def _register_device_interface() -> None:
     register()
 
 
+def _register_relabelling() -> None:
+    from . import relabel
+
+    relabel.install()
+
+
 def install() -> None:
     """Arranges that Dynamo learns of the device when it is imported, or at once if it already was."""
     after_import("torch._dynamo.device_interface", _register_device_interface)
+    after_import("torch._inductor.compile_fx", _register_relabelling)
