@@ -12,12 +12,13 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from . import _C, compat
 from ._utils import _get_device_index
+from .backing import cudas_own, runs_on_cuda
 from .devices import init, is_initialized
 from .streams import _as_tuple, current_stream
 
@@ -51,6 +52,7 @@ __all__ = [
 # --- The device allocator -------------------------------------------------------------------------------
 
 
+@cudas_own
 def caching_allocator_alloc(size: int, device: Any = None, stream: torch.Stream | int | None = None) -> int:
     """Allocates device memory for another library and returns its address; 0 for a size of 0.
 
@@ -75,11 +77,13 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: torch.Stream 
     return _C._raw_alloc(size, index, stream)
 
 
+@cudas_own
 def caching_allocator_delete(mem_ptr: int) -> None:
     """Frees what `caching_allocator_alloc` returned.  Raises RuntimeError for any other address but 0."""
     _C._raw_delete(mem_ptr)
 
 
+@cudas_own
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
     """Limits what the allocator may reserve to a fraction (0 to 1) of the device's capacity.
 
@@ -91,6 +95,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
     _C._set_memory_fraction(fraction, _get_device_index(device, optional=True))
 
 
+@cudas_own
 def get_per_process_memory_fraction(device: Any = None) -> float:
     """Returns the fraction of the device's capacity that the allocator may reserve; 1.0 unless it was set."""
     return _C._get_memory_fraction(_get_device_index(device, optional=True))
@@ -206,6 +211,7 @@ def reset_peak_host_memory_stats() -> None:
 # --- Pictures of the memory -----------------------------------------------------------------------------
 
 
+@cudas_own
 def memory_snapshot(
     mempool_id: tuple[int, int] | None = None, include_traces: bool = True
 ) -> list[dict[str, Any]]:
@@ -286,6 +292,7 @@ def _scaled(value: int, is_size: bool) -> str:
     return f"{value:6d} {units[unit]:<3}"
 
 
+@cudas_own
 def _record_memory_history(
     enabled: str | None = "all",
     context: str | None = "all",
@@ -317,6 +324,7 @@ def _record_memory_history(
     _C._record_memory_history(enabled, context, stacks, max_entries, clear_history, skip_actions or [])
 
 
+@cudas_own
 def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
     """Returns the state of all device memory and the recorded history, as torch.cuda.memory._snapshot does.
 
@@ -328,6 +336,7 @@ def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[
     return compat.augment_memory_snapshot(snapshot) if augment_with_fx_traces else snapshot
 
 
+@cudas_own
 def _dump_snapshot(filename: str = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
     """Writes `_snapshot` to a file that https://pytorch.org/memory_viz and torch.cuda._memory_viz open."""
     with open(filename, "wb") as file:
@@ -361,6 +370,10 @@ class MemPool:
     A pool belongs to the device that is current when it is made.
     """
 
+    def __new__(cls) -> MemPool:
+        """With the CUDA driver, a torch.cuda.MemPool."""
+        return cast(MemPool, torch.cuda.MemPool()) if runs_on_cuda() else super().__new__(cls)
+
     def __init__(self) -> None:
         init()
         self.device = torch.device("simdev", _C._current_device())
@@ -393,6 +406,10 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
     Raises RuntimeError if the pool is in use so already.
     """
     index = _get_device_index(device, optional=True)
+    if runs_on_cuda():
+        with torch.cuda.use_mem_pool(pool, index):
+            yield
+        return
     _C._begin_allocate_current_thread_to_pool(index, pool.id)
     try:
         yield

@@ -33,17 +33,16 @@ DelegateDriver& requiredDelegate() {
   return *delegate;
 }
 
-at::Tensor shallowCopy(const at::Tensor& tensor) {
-  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
-      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
-}
-
 at::Tensor toBackingOne(const at::Tensor& tensor, DelegateDriver& delegate) {
   if (!tensor.defined() || !tensor.is_privateuseone()) {
     return tensor;
   }
   TORCH_CHECK(tensor.layout() == c10::Layout::Strided, "to_backing: expected a strided tensor, got ", tensor.layout());
-  return delegateTensor(tensor, delegate);
+  at::Tensor converted = delegateTensor(tensor, delegate);
+  if (!tensor.is_inference()) { // autograd sees writes through either
+    converted.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  }
+  return converted;
 }
 
 at::Tensor fromBackingOne(const at::Tensor& tensor, DelegateDriver& delegate, c10::DeviceIndex index) {
@@ -51,15 +50,16 @@ at::Tensor fromBackingOne(const at::Tensor& tensor, DelegateDriver& delegate, c1
     return tensor;
   }
   TORCH_CHECK(tensor.layout() == c10::Layout::Strided, "from_backing: expected a strided tensor, got ", tensor.layout());
-  at::Tensor converted = shallowCopy(tensor);
-  c10::TensorImpl* const impl = converted.unsafeGetTensorImpl();
+  auto impl = tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      tensor.is_inference() ? c10::VariableVersion() : tensor.unsafeGetTensorImpl()->version_counter(),
+      /*allow_tensor_metadata_change=*/true);
   if (!impl->device().is_cpu()) {
     index = impl->device().index();
   }
   impl->set_storage_keep_dtype(
       makeShell(InnerStorage::reclaim_copy(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()), index));
   impl->_change_backend_component_keys(c10::Device(kDeviceType, index));
-  return converted;
+  return at::Tensor(std::move(impl));
 }
 
 std::vector<at::Tensor> convertAll(at::TensorList tensors, bool toBacking, c10::DeviceIndex index) {

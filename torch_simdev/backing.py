@@ -1,0 +1,72 @@
+"""Where simdev is another device of PyTorch (the CUDA driver): its tensors, and what only its own module offers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+from . import _C
+from ._utils import DEVICE_TYPE
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def to_backing(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor of the device underneath that is `tensor`: the same memory, nothing is copied.
+
+    With the CUDA driver that is a CUDA tensor.  It works in full as such: writes to either are seen in the other,
+    gradients flow through, and both keep the memory alive.  Work on it is in the order of the current stream, which
+    `torch.cuda` and `torch.simdev` share.  Call `record_stream` on either for use on other streams.  Resizing one of
+    the two parts them.
+
+    Raises ValueError for a tensor of another device, and NotImplementedError for the simulated chip, whose memory only
+    its kernels can reach: `tensor.cpu()` copies.
+    """
+    if tensor.device.type != DEVICE_TYPE:
+        raise ValueError(f"Expected a simdev tensor, but got one of {tensor.device}")
+    return _C._to_backing([tensor])[0]
+
+
+def from_backing(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of `to_backing`.
+
+    With the CUDA driver it takes CUDA tensors, and `cuda:1` becomes `simdev:1`.
+
+    Raises ValueError for a tensor of another device, and NotImplementedError for the simulated chip.
+    """
+    [converted] = _C._from_backing([tensor])
+    if converted.device.type != DEVICE_TYPE:
+        raise ValueError(f"Expected a tensor of {_C._delegate_type()}, but got one of {tensor.device}")
+    return converted
+
+
+def runs_on_cuda() -> bool:
+    """Returns whether the driver is CUDA's.  Chooses the driver, and starts no device."""
+    return _C._delegate_type() == "cuda"
+
+
+def _for_cuda(argument: Any) -> Any:
+    if isinstance(argument, str):
+        argument = torch.device(argument) if argument.startswith(DEVICE_TYPE) else argument
+    if isinstance(argument, torch.device) and argument.type == DEVICE_TYPE:
+        return torch.device("cuda") if argument.index is None else torch.device("cuda", argument.index)
+    if isinstance(argument, torch.Stream) and argument.device.type == DEVICE_TYPE:
+        return _C._stream_handle((argument.stream_id, argument.device_index, argument.device_type))
+    return argument
+
+
+def cudas_own(function: _Function) -> _Function:
+    """Decorator: with the CUDA driver, torch.cuda's function of the same name and signature does it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not runs_on_cuda():
+            return function(*args, **kwargs)
+        return getattr(torch.cuda.memory, function.__name__)(
+            *map(_for_cuda, args), **{name: _for_cuda(value) for name, value in kwargs.items()}
+        )
+
+    return cast(_Function, call)
