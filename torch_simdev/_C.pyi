@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -106,5 +106,5 @@ def _empty_strided(
 # delegate.cpp
 
 def _delegate_type() -> str | None: ...
-def _to_backing(objects: list[Any]) -> list[Any]: ...
-def _from_backing(objects: list[Any]) -> list[Any]: ...
+def _to_backing(objects: Sequence[Any]) -> list[Any]: ...
+def _from_backing(objects: Sequence[Any]) -> list[Any]: ...
