@@ -25,7 +25,8 @@ inline std::string message(const std::exception& error) {
   return torchError != nullptr ? torchError->what_without_backtrace() : error.what();
 }
 
-// Reserved bytes by private pool joined the allocator's statistics after 2.11; earlier versions have nowhere to show them.
+// Reserved bytes by private pool joined the allocator's statistics after 2.11; earlier versions have nowhere
+// to show them.
 template <class Stats, class PoolId, class StatArray>
 void setPrivatePoolReserved(Stats& stats, const PoolId& pool, const StatArray& reserved) {
   if constexpr (requires { stats.reserved_bytes_by_private_pools; }) {

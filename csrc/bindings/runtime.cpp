@@ -48,8 +48,7 @@ void sleepOnStream(int64_t nanoseconds, const StreamTuple& stream) {
     return;
   }
   const std::chrono::nanoseconds duration(nanoseconds);
-  driver().launchKernel(
-      handle, "simdev::sleep", &sleepKernel, /*grid=*/1, &duration, sizeof(duration));
+  driver().launchKernel(handle, "simdev::sleep", &sleepKernel, /*grid=*/1, &duration, sizeof(duration));
 }
 
 const c10::Event& unpackEvent(const py::handle& event) {
@@ -173,7 +172,8 @@ void initRuntimeBindings(py::module_& m) {
   m.def("_current_raw_stream", wrap_pybind_function([](int64_t device) {
           const c10::DeviceIndex index = resolveDeviceIndex(device);
           return reinterpret_cast<uintptr_t>(
-              activeDelegate() == nullptr ? currentStreamHandle(index) : getCurrentStream(index).nativeHandle());
+              activeDelegate() == nullptr ? currentStreamHandle(index)
+                                          : getCurrentStream(index).nativeHandle());
         }));
 
   // --- Random numbers ------------------------------------------------------------------------------------

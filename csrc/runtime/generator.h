@@ -41,8 +41,9 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override;
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
-  // Under a delegate driver whose generators are of the same kind, the delegate's generator that this one is; it is bound
-  // when the runtime has started.  Default generators are the delegate's default ones.  Undefined otherwise.
+  // Under a delegate driver whose generators are of the same kind, the delegate's generator that this one is;
+  // it is bound when the runtime has started.  Default generators are the delegate's default ones.  Undefined
+  // otherwise.
   const at::Generator& delegate() const;
 
  private:

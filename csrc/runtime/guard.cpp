@@ -177,7 +177,8 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   bool queryEvent(void* event) const override {
     const auto* delegate = delegateGuard();
-    return event == nullptr || (delegate != nullptr ? delegate->queryEvent(event) : driver().queryEvent(event));
+    return event == nullptr ||
+           (delegate != nullptr ? delegate->queryEvent(event) : driver().queryEvent(event));
   }
 
   void synchronizeEvent(void* event) const override {

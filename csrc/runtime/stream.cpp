@@ -112,9 +112,8 @@ StreamHandle Stream::handle() const {
 void* Stream::nativeHandle() const {
   const StreamHandle own = handle(); // starts the runtime
   DelegateDriver* delegate = activeDelegate();
-  return delegate == nullptr
-      ? own
-      : delegate->nativeStreamHandle(delegate->delegateStream(device_index(), id()));
+  return delegate == nullptr ? own
+                             : delegate->nativeStreamHandle(delegate->delegateStream(device_index(), id()));
 }
 
 bool Stream::query() const {
@@ -127,7 +126,8 @@ void Stream::synchronize() const {
 
 bool Stream::isCapturing() const {
   // A device that was never used has nothing to capture; asking must not start it.
-  return (isDeviceUsed(device_index()) || activeDelegate() != nullptr) && driver().captureStatus(handle()) != CaptureStatus::None;
+  return (isDeviceUsed(device_index()) || activeDelegate() != nullptr) &&
+         driver().captureStatus(handle()) != CaptureStatus::None;
 }
 
 int Stream::priority() const {

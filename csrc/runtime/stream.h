@@ -5,7 +5,8 @@
 //
 // A stream's id says what it is: 0 is the device's default stream, an odd id is a pool stream (index and
 // priority level packed above the lowest bit), any other id is the native handle of an external stream.
-// Under a delegate driver ids are the delegate's, of the same form, and its current stream is the current one.
+// Under a delegate driver ids are the delegate's, of the same form, and its current stream is the current
+// one.
 #pragma once
 
 #include "driver/driver.h"
