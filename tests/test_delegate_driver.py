@@ -74,9 +74,13 @@ def test_the_simulated_chip_has_no_backing_tensors_to_show(run_python: RunPython
 def test_conversion_shares_memory_and_layout(x: torch.Tensor) -> None:
     for view in (x, x.t(), x[1:, ::2], x[0], x.expand(3, 5, 7), x.to(torch.complex64).conj(), x[:0]):
         backing = torch.simdev.to_backing(view)
-        assert backing.device.type == "cpu" and backing.shape == view.shape and backing.stride() == view.stride()
+        assert (
+            backing.device.type == "cpu" and backing.shape == view.shape and backing.stride() == view.stride()
+        )
         assert backing.data_ptr() == view.data_ptr() and backing.is_conj() == view.is_conj()
-        assert backing.untyped_storage().device.type == "cpu" and view.untyped_storage().device.type == "simdev"
+        assert (
+            backing.untyped_storage().device.type == "cpu" and view.untyped_storage().device.type == "simdev"
+        )
         back = torch.simdev.from_backing(backing)
         assert back.device == view.device and torch.equal(back, view)
     backing = torch.simdev.to_backing(x)
@@ -131,7 +135,16 @@ def test_conversion_refuses_other_devices(x: torch.Tensor) -> None:
 
 @with_delegate
 def test_results_are_ours_and_own_their_memory(x: torch.Tensor) -> None:
-    for result in (x + 1, x.sum(), x.max(0).values, x.nonzero(), *x.split(2), torch.cat([x, x]), x.unique(), x.t() @ x):
+    for result in (
+        x + 1,
+        x.sum(),
+        x.max(0).values,
+        x.nonzero(),
+        *x.split(2),
+        torch.cat([x, x]),
+        x.unique(),
+        x.t() @ x,
+    ):
         assert result.device == torch.device("simdev", 0)
         assert result.untyped_storage().device == torch.device("simdev", 0)
         assert not result.is_set_to(x)
@@ -146,7 +159,9 @@ def test_results_that_are_an_argument_stay_that_argument(x: torch.Tensor) -> Non
     assert x.add_(1) is x and torch.relu_(x) is x
     values, indices = torch.empty(0, device="simdev"), torch.empty(0, dtype=torch.long, device="simdev")
     torch.max(x, 0, out=(values, indices))
-    assert torch.equal(values.cpu(), x.cpu().max(0).values) and torch.equal(indices.cpu(), x.cpu().max(0).indices)
+    assert torch.equal(values.cpu(), x.cpu().max(0).values) and torch.equal(
+        indices.cpu(), x.cpu().max(0).indices
+    )
 
 
 @with_delegate
@@ -229,7 +244,9 @@ def test_autocast_casts_cudas_lists(x: torch.Tensor) -> None:
     with torch.autocast("simdev", dtype=torch.bfloat16):
         product = x @ x.t()
         assert product.dtype == torch.bfloat16 and x.exp().dtype == torch.float32
-        assert product.float().softmax(0).dtype == torch.float32 and (product + x[:, :5]).dtype == torch.float32
+        assert (
+            product.float().softmax(0).dtype == torch.float32 and (product + x[:, :5]).dtype == torch.float32
+        )
         with pytest.raises(RuntimeError, match="unsafe to autocast"):
             F.binary_cross_entropy(x.sigmoid(), x.sigmoid())
     assert (x @ x.t()).dtype == torch.float32
@@ -274,9 +291,13 @@ def test_copies_serialization_and_dlpack_keep_the_device(x: torch.Tensor) -> Non
 def test_statistics_are_the_delegates() -> None:
     before = torch.simdev.memory_allocated()
     tensor = torch.empty(1 << 20, dtype=torch.uint8, device="simdev")
-    assert torch.simdev.memory_allocated() - before == 1 << 20 == torch.accelerator.memory_allocated() - before
+    assert (
+        torch.simdev.memory_allocated() - before == 1 << 20 == torch.accelerator.memory_allocated() - before
+    )
     del tensor
-    assert torch.simdev.memory_allocated() == before and torch.simdev.max_memory_allocated() >= before + (1 << 20)
+    assert torch.simdev.memory_allocated() == before and torch.simdev.max_memory_allocated() >= before + (
+        1 << 20
+    )
     free, total = torch.simdev.mem_get_info()
     assert total - free == before
     with pytest.raises(torch.OutOfMemoryError):

@@ -51,7 +51,11 @@ def copies(values: Any, ours: bool) -> Any:
             # A clone of the whole storage keeps strides, offsets and overlaps.
             base = detached.new_empty(0).set_(detached.untyped_storage()).clone()
             clone = base.as_strided(value.size(), value.stride(), value.storage_offset())
-            if ours and value.device.type == reference_device() and not (value.device.type == "cpu" and value.dim() == 0):
+            if (
+                ours
+                and value.device.type == reference_device()
+                and not (value.device.type == "cpu" and value.dim() == 0)
+            ):
                 clone = torch.simdev.from_backing(clone)
             if detached.is_conj():
                 clone = clone.conj()
@@ -69,9 +73,13 @@ def run(op: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
     result = op.op(*args, **kwargs)
     result = result if op.output_func is None else op.output_func(result)
     outputs = [
-        t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad and t.layout == torch.strided
+        t
+        for t in pytree.tree_leaves(result)
+        if isinstance(t, torch.Tensor) and t.requires_grad and t.layout == torch.strided
     ]
-    inputs = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+    inputs = [
+        t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad
+    ]
     if not outputs or not inputs:
         return result, []
     return result, list(
@@ -88,11 +96,15 @@ def compare(theirs: Any, ours: Any, values: bool) -> None:
         if not isinstance(a, torch.Tensor):
             assert type(a) is type(b), f"{type(b)} instead of {type(a)}"
             continue
-        assert (b.device.type == "simdev") == (a.device.type == reference_device()) or a.device.type == "cpu", b.device
+        assert (b.device.type == "simdev") == (
+            a.device.type == reference_device()
+        ) or a.device.type == "cpu", b.device
         assert (a.shape, a.dtype, a.layout) == (b.shape, b.dtype, b.layout), f"{b.shape} {b.dtype} {b.layout}"
         if a.layout != torch.strided:
             continue
-        assert a.stride() == b.stride() and a.is_conj() == b.is_conj() and a.is_neg() == b.is_neg(), b.stride()
+        assert a.stride() == b.stride() and a.is_conj() == b.is_conj() and a.is_neg() == b.is_neg(), (
+            b.stride()
+        )
         if values:
             torch.testing.assert_close(
                 b.detach().cpu().resolve_conj(), a.detach().cpu().resolve_conj(), equal_nan=True, **TOLERANCE
@@ -100,7 +112,7 @@ def compare(theirs: Any, ours: Any, values: bool) -> None:
 
 
 def check(op: Any, samples: int) -> str:
-    """"ok", or what went wrong with the first sample that is not the same on both sides."""
+    """ "ok", or what went wrong with the first sample that is not the same on both sides."""
     device = reference_device()
     backward = op.supports_autograd and torch.float32 in op.supported_backward_dtypes(device)
     if torch.float32 not in op.supported_dtypes(device):

@@ -1,0 +1,503 @@
+"""The device on a GPU: what CUDA gives, simdev gives, and plain CUDA tensors beside it work as ever.
+
+Skipped without a GPU; run by benchmarks/gpu.sh with SIMDEV_DRIVER=cuda.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.conftest import RunPython
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("SIMDEV_DRIVER") != "cuda" or not torch.cuda.is_available(),
+    reason="needs a GPU and SIMDEV_DRIVER=cuda",
+)
+
+to_backing = torch.simdev.to_backing
+from_backing = torch.simdev.from_backing
+
+
+def pair(*shape: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same values on simdev and on CUDA, in memory of their own."""
+    theirs = torch.randn(*shape, device="cuda", **options)
+    return from_backing(theirs.clone()), theirs
+
+
+def same(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    return ours.device.type == "simdev" and torch.equal(to_backing(ours), theirs)
+
+
+# --- The device ---------------------------------------------------------------------------------------------------
+
+
+def test_devices_are_the_gpus() -> None:
+    assert torch.simdev.driver() == "cuda" and torch.simdev.device_count() == torch.cuda.device_count()
+    ours, theirs = torch.simdev.get_device_properties(0), torch.cuda.get_device_properties(0)
+    assert (ours.name, ours.major, ours.minor, ours.total_memory, ours.multi_processor_count, ours.driver) == (
+        theirs.name, theirs.major, theirs.minor, theirs.total_memory, theirs.multi_processor_count, "cuda",
+    )  # fmt: skip
+    assert ours.uuid == str(theirs.uuid)
+
+
+def test_the_choice_follows_the_visible_gpus(run_python: RunPython) -> None:
+    code = "import torch; print(torch.simdev.driver(), torch.simdev.is_available())"
+    assert run_python(code, SIMDEV_DRIVER=None).stdout.split() == ["cuda", "True"]
+    assert run_python(code, SIMDEV_DRIVER="auto", CUDA_VISIBLE_DEVICES="").stdout.split() == [
+        "simulator",
+        "True",
+    ]
+    assert run_python(code, SIMDEV_DRIVER="simulator").stdout.split() == ["simulator", "True"]
+    hidden = run_python(
+        "import torch; torch.ones(1, device='simdev')",
+        check=False,
+        SIMDEV_DRIVER="cuda",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert "no NVIDIA GPU is visible" in hidden.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("first", ["torch_simdev", "torch"])
+def test_import_starts_nothing_and_counting_does_not_spoil_forks(run_python: RunPython, first: str) -> None:
+    code = f"""
+import {first}, torch, os
+assert not torch.cuda.is_initialized() and torch.simdev.is_available() and not torch.simdev.is_initialized()
+torch.manual_seed(3)
+if os.fork() == 0:
+    print("child", torch.ones(2, device="simdev").sum().item(), torch.ones(2, device="cuda").sum().item(), flush=True)
+    os._exit(0)
+os.wait()
+x = torch.ones(3, device="simdev")
+if os.fork() == 0:
+    try:
+        x + 1
+    except RuntimeError as error:
+        print("error", error, flush=True)
+    os._exit(0)
+os.wait()
+print("parent", (x + 1).sum().item())
+"""
+    output = run_python(code).stdout
+    assert "child 2.0 2.0" in output and "parent 6.0" in output
+    assert "error Cannot re-initialize simdev in forked subprocess" in output
+
+
+def test_conversion_is_free_both_ways() -> None:
+    ours = torch.randn(8, 4, device="simdev", requires_grad=True)
+    theirs = to_backing(ours.t())
+    assert (
+        theirs.device == torch.device("cuda", 0)
+        and theirs.data_ptr() == ours.data_ptr()
+        and theirs.stride() == (1, 4)
+    )
+    allocated = torch.cuda.memory_allocated()
+    back = from_backing(theirs)
+    assert torch.cuda.memory_allocated() == allocated and back.data_ptr() == ours.data_ptr()
+    (back * theirs.shape[0]).sum().backward()
+    assert ours.grad.eq(4).all() and ours.grad.device == ours.device
+    assert theirs.untyped_storage().device.type == "cuda" and back.untyped_storage().device.type == "simdev"
+
+
+def test_plain_cuda_tensors_work_beside_ours() -> None:
+    ours, theirs = pair(16, 16)
+    theirs.requires_grad_()
+    theirs.mm(theirs).sum().backward()
+    assert theirs.grad.device.type == "cuda"
+    compiled = torch.compile(lambda t: (t * 2).relu())
+    assert compiled(theirs.detach()).device.type == "cuda" and compiled(ours).device.type == "simdev"
+    assert torch.equal(theirs.detach().to("simdev"), ours) and torch.equal(ours.to("cuda"), theirs.detach())
+    with pytest.raises(RuntimeError, match="found at least two devices, simdev:0 and cuda:0"):
+        ours + theirs
+    with pytest.raises(RuntimeError, match="same device"):
+        ours + torch.ones(16)
+    assert same(ours + torch.tensor(2.0), theirs.detach() + 2)
+
+
+# --- Asynchrony, streams, events ------------------------------------------------------------------------------------
+
+
+def test_operators_return_before_they_run() -> None:
+    x = torch.randn(64, 64, device="simdev")
+    x @ x
+    torch.simdev.synchronize()
+    torch.simdev._sleep(300)
+    started = time.perf_counter()
+    for _ in range(20):
+        x = torch.relu(x @ x)
+    assert time.perf_counter() - started < 0.2 and not torch.simdev.current_stream().query()
+    torch.simdev.synchronize()
+    assert time.perf_counter() - started > 0.2
+
+
+def test_streams_are_cudas() -> None:
+    assert torch.simdev.default_stream().simdev_stream == torch.cuda.default_stream().cuda_stream
+    stream = torch.simdev.Stream(priority=-1)
+    with torch.simdev.stream(stream):
+        assert torch.cuda.current_stream().cuda_stream == stream.simdev_stream != 0
+        assert torch.cuda.current_stream().priority == stream.priority == -1
+    theirs = torch.cuda.Stream()
+    with torch.cuda.stream(theirs):
+        assert torch.simdev.current_stream().simdev_stream == theirs.cuda_stream
+    assert torch.simdev.current_stream() == torch.simdev.default_stream()
+    external = torch.simdev.ExternalStream(theirs.cuda_stream)
+    with torch.simdev.stream(external):
+        assert torch.cuda.current_stream().cuda_stream == theirs.cuda_stream
+
+
+def test_side_streams_overlap_and_wait() -> None:
+    side = torch.simdev.Stream()
+    x = torch.zeros(1 << 20, device="simdev")
+    torch.simdev.synchronize()
+    torch.simdev._sleep(300)  # the default stream is busy
+    with torch.simdev.stream(side):
+        other = torch.ones(8, device="simdev") + 1
+    side.synchronize()
+    assert not torch.simdev.default_stream().query() and to_backing(other).device.type == "cuda"
+    x += 1
+    with torch.simdev.stream(side):
+        side.wait_stream(torch.simdev.default_stream())
+        y = x * 2
+        x.record_stream(side)
+    torch.simdev.default_stream().wait_stream(side)
+    assert y.eq(2).all()
+
+
+def test_events_measure_the_gpu() -> None:
+    start, end = (torch.simdev.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    torch.simdev._sleep(50)
+    end.record()
+    assert not end.query()
+    end.synchronize()
+    assert 25 < start.elapsed_time(end) < 500
+
+
+def test_backward_follows_the_streams_of_the_forward_pass() -> None:
+    side = torch.simdev.Stream()
+    leaf = torch.ones(1 << 16, device="simdev", requires_grad=True)
+    used: list[int] = []
+    with torch.simdev.stream(side):
+        y = leaf * 2
+        y.register_hook(lambda _: used.append(torch.cuda.current_stream().cuda_stream))
+        loss = y.sum()
+    loss.backward()
+    torch.simdev.synchronize()
+    assert used == [side.simdev_stream] and leaf.grad.eq(2).all()
+
+
+# --- Memory -------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_cudas() -> None:
+    before = torch.simdev.memory_allocated()
+    x = torch.empty(1 << 22, dtype=torch.uint8, device="simdev")
+    y = x + 1
+    assert torch.simdev.memory_allocated() == torch.cuda.memory_allocated() == before + (2 << 22)
+    assert torch.simdev.memory_stats() == torch.cuda.memory_stats() or torch.simdev.memory_reserved() > 0
+    del x, y
+    assert torch.simdev.memory_allocated() == before
+    torch.simdev.empty_cache()
+    assert torch.simdev.mem_get_info() == torch.cuda.mem_get_info()
+    assert torch.simdev.memory_snapshot() == torch.cuda.memory_snapshot()
+
+
+def test_running_out_of_memory_is_an_error_that_passes() -> None:
+    total = torch.simdev.mem_get_info()[1]
+    for allocate in (
+        lambda: torch.empty(2 * total, dtype=torch.uint8, device="simdev"),
+        lambda: torch.empty(1, device="simdev").expand(total).clone(),
+    ):
+        with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+            allocate()
+        assert (torch.ones(4, device="simdev") + 1).sum().item() == 8
+
+
+def test_record_stream_defers_reuse() -> None:
+    torch.simdev.empty_cache()
+    side = torch.simdev.Stream()
+    x = torch.ones(1 << 24, device="simdev")
+    torch.simdev.synchronize()
+    with torch.simdev.stream(side):
+        torch.simdev._sleep(200)
+        y = x * 3
+    x.record_stream(side)
+    del x
+    for _ in range(3):
+        torch.zeros(1 << 24, device="simdev")
+    side.synchronize()
+    assert y.eq(3).all()
+
+
+def test_pinned_memory_is_cudas() -> None:
+    pinned = torch.randn(1 << 16).pin_memory()
+    assert (
+        pinned.is_pinned() and torch.empty(8, pin_memory=True).is_pinned() and not torch.ones(1).is_pinned()
+    )
+    torch.simdev.synchronize()
+    torch.simdev._sleep(200)
+    started = time.perf_counter()
+    ours = pinned.to("simdev", non_blocking=True)
+    back = torch.empty_like(pinned, pin_memory=True).copy_(ours, non_blocking=True)
+    assert time.perf_counter() - started < 0.15
+    torch.simdev.synchronize()
+    assert torch.equal(back, pinned)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_copies_between_gpus() -> None:
+    a = torch.randn(1 << 20, device="simdev:0")
+    b = a.to("simdev:1")
+    assert b.device.index == 1 and torch.equal(b.cpu(), a.cpu()) and torch.equal(b.to("simdev:0"), a)
+    assert torch.equal(a.t().to("simdev:1", torch.float16).cpu(), a.cpu().half())
+    with torch.simdev.device(1):
+        assert torch.empty(1, device="simdev").device.index == 1
+        assert (b * 2).device.index == 1
+    with pytest.raises(RuntimeError, match="same device"):
+        a + b
+
+
+# --- Random numbers -------------------------------------------------------------------------------------------------
+
+
+RANDOM: dict[str, Callable[[str], torch.Tensor]] = {
+    "rand": lambda d: torch.rand(100, device=d),
+    "randn": lambda d: torch.randn(33, 3, device=d),
+    "randint": lambda d: torch.randint(0, 50, (100,), device=d),
+    "randperm": lambda d: torch.randperm(1000, device=d),
+    "dropout": lambda d: F.dropout(torch.ones(1000, device=d), 0.3),
+    "bernoulli": lambda d: torch.bernoulli(torch.full((100,), 0.4, device=d)),
+    "exponential": lambda d: torch.empty(50, device=d).exponential_(2.0),
+    "multinomial": lambda d: torch.multinomial(torch.ones(20, device=d), 10),
+    "generator": lambda d: torch.rand(9, device=d, generator=torch.Generator(d).manual_seed(7)),
+    "rrelu": lambda d: F.rrelu(-torch.ones(100, device=d), training=True),
+}
+
+
+@pytest.mark.parametrize("name", list(RANDOM))
+def test_random_numbers_are_cudas(name: str) -> None:
+    torch.manual_seed(11)
+    theirs = [RANDOM[name]("cuda") for _ in range(2)]
+    torch.manual_seed(11)
+    ours = [RANDOM[name]("simdev") for _ in range(2)]
+    assert all(same(a, b) for a, b in zip(ours, theirs))
+    state = torch.simdev.get_rng_state()
+    again = RANDOM[name]("simdev")
+    torch.simdev.set_rng_state(state)
+    assert torch.equal(RANDOM[name]("simdev"), again)
+    with torch.random.fork_rng(device_type="simdev"):
+        RANDOM[name]("simdev")
+    assert state.numel() == 16
+
+
+# --- Operators and models -------------------------------------------------------------------------------------------
+
+
+def test_an_index_out_of_range_is_reported_with_the_operator(run_python: RunPython) -> None:
+    code = """
+import torch
+x = torch.ones(4, device="simdev")
+try:
+    x.index_select(0, torch.tensor([99], device="simdev"))
+    torch.simdev.synchronize()
+except RuntimeError as error:
+    print("caught", error)
+"""
+    assert "device-side assert" in run_python(code).stdout
+    blocking = run_python(code, SIMDEV_LAUNCH_BLOCKING="1").stdout
+    assert "device-side assert" in blocking and "aten::index_select" in blocking
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head", [64, 20])
+def test_attention_is_cudas(dtype: torch.dtype, head: int) -> None:
+    ours, theirs = pair(2, 4, 128, head, dtype=dtype)
+    grads = []
+    for tensor in (ours, theirs):
+        tensor.requires_grad_()
+        F.scaled_dot_product_attention(tensor, tensor, tensor, is_causal=True).sum().backward()
+        grads.append(tensor.grad)
+    torch.testing.assert_close(to_backing(grads[0]), grads[1], rtol=1e-2, atol=1e-2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        F.scaled_dot_product_attention(ours, ours, ours)
+        torch.simdev.synchronize()
+    kernels = [event.key for event in profile.key_averages()]
+    if dtype == torch.bfloat16:
+        assert any("flash" in kernel or "cudnn" in kernel for kernel in kernels), kernels
+
+
+def bert() -> tuple[torch.nn.Module, Callable[[str], dict[str, torch.Tensor]]]:
+    transformers = importlib.import_module("transformers")
+    config = transformers.BertConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128
+    )
+    ids = torch.randint(0, 1000, (2, 16))
+    return transformers.BertForMaskedLM(config), lambda d: {"input_ids": ids.to(d), "labels": ids.to(d)}
+
+
+def gpt() -> tuple[torch.nn.Module, Callable[[str], dict[str, torch.Tensor]]]:
+    transformers = importlib.import_module("transformers")
+    config = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4)
+    ids = torch.randint(0, 1000, (2, 16))
+    return transformers.GPT2LMHeadModel(config), lambda d: {"input_ids": ids.to(d), "labels": ids.to(d)}
+
+
+def llama() -> tuple[torch.nn.Module, Callable[[str], dict[str, torch.Tensor]]]:
+    transformers = importlib.import_module("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=128,
+    )
+    ids = torch.randint(0, 1000, (2, 16))
+    return transformers.LlamaForCausalLM(config), lambda d: {"input_ids": ids.to(d), "labels": ids.to(d)}
+
+
+def vision(name: str, size: int = 64) -> Callable[[], Any]:
+    def make() -> tuple[torch.nn.Module, Callable[[str], dict[str, torch.Tensor]]]:
+        models = importlib.import_module("torchvision.models")
+        options = {"image_size": size} if name.startswith("vit") else {}
+        images = torch.randn(4, 3, size, size)
+        return getattr(models, name)(**options), lambda d: {"x": images.to(d)}
+
+    return make
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "bert": bert, "gpt2": gpt, "llama": llama, "resnet18": vision("resnet18"), "mobilenet_v2": vision("mobilenet_v2"),
+    "densenet121": vision("densenet121"), "vit_b_16": vision("vit_b_16"), "convnext_tiny": vision("convnext_tiny"),
+    "efficientnet_b0": vision("efficientnet_b0"), "squeezenet1_1": vision("squeezenet1_1"),
+    "swin_t": vision("swin_t"), "shufflenet": vision("shufflenet_v2_x1_0"),
+}  # fmt: skip
+
+
+def step(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    torch.manual_seed(5)
+    output = model(**inputs) if "input_ids" in inputs else model(*inputs.values())
+    loss = getattr(output, "loss", None)
+    loss = output.float().square().mean() if loss is None else loss
+    loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_models_train_as_on_cuda(name: str, compiled: bool) -> None:
+    if compiled and name not in ("bert", "resnet18", "llama"):
+        pytest.skip("compilation of this one takes long")
+    torch.manual_seed(0)
+    try:
+        model, inputs = MODELS[name]()
+    except ImportError as missing:
+        pytest.skip(str(missing))
+    theirs = model.to("cuda")
+    ours = copy.deepcopy(model).to("simdev")
+    assert {p.device.type for p in ours.parameters()} == {"simdev"}
+    torch._dynamo.reset()
+    run = (lambda net: torch.compile(net)) if compiled else (lambda net: net)
+    expected = step(run(theirs), inputs("cuda"))
+    torch._dynamo.reset()
+    actual = step(run(ours), inputs("simdev"))
+    torch.testing.assert_close(to_backing(actual), expected, rtol=2e-3, atol=2e-3)
+    for (key, a), b in zip(ours.named_parameters(), theirs.parameters()):
+        if b.grad is not None:
+            scale = b.grad.abs().max().item() + 1e-6
+            difference = (to_backing(a.grad) - b.grad).abs().max().item()
+            assert difference <= 2e-2 * scale + 1e-5, (key, difference, scale)
+
+
+# --- torch.compile and CUDA graphs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["inductor", "simdev"])
+@pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs", "reduce-overhead"])
+def test_compiled_kernels_are_triton(backend: str, mode: str) -> None:
+    from torch._inductor import metrics
+    from torch._inductor.utils import run_and_get_code
+
+    torch._dynamo.reset()
+    metrics.reset()
+    ours, theirs = pair(256, 256)
+    ours.requires_grad_()
+    theirs.requires_grad_()
+
+    def f(t: torch.Tensor) -> torch.Tensor:
+        return torch.sin(t) * torch.cos(t) + torch.tanh(t)
+
+    function = torch.compile(f, backend=backend, mode=mode)
+    result, [forward, *_] = run_and_get_code(function, ours)
+    assert "triton" in forward and metrics.generated_kernel_count in (
+        1,
+        2,
+    )  # the backward one may be there already
+    for _ in range(3):
+        result = function(ours)
+        result.sum().backward()
+        torch.testing.assert_close(to_backing(result.detach()), f(theirs).detach(), rtol=1e-5, atol=1e-5)
+    f(theirs).sum().backward()
+    torch.testing.assert_close(to_backing(ours.grad) / 3, theirs.grad, rtol=1e-4, atol=1e-5)
+    assert ours.grad.device == ours.device
+
+
+def test_compiled_dynamic_shapes() -> None:
+    torch._dynamo.reset()
+    function = torch.compile(lambda t: torch.softmax(t @ t.t(), -1).sum(0), dynamic=True)
+    for rows in (3, 17, 64):
+        ours, theirs = pair(rows, 8)
+        torch.testing.assert_close(
+            to_backing(function(ours)), torch.softmax(theirs @ theirs.t(), -1).sum(0), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_compiled_random_numbers_are_cudas() -> None:
+    def f(t: torch.Tensor) -> torch.Tensor:
+        return F.dropout(t, 0.5) + torch.rand(t.shape, device=t.device)
+
+    results = []
+    for device in ("cuda", "simdev"):
+        torch._dynamo.reset()
+        function = torch.compile(f)
+        function(torch.ones(1000, device=device))
+        torch.manual_seed(3)
+        results.append(function(torch.ones(1000, device=device)))
+    assert same(results[1], results[0])
+
+
+@pytest.mark.parametrize("kind", ["torch.cuda.CUDAGraph", "torch.accelerator.Graph"])
+def test_graphs_capture_our_operators(kind: str) -> None:
+    if kind == "torch.accelerator.Graph" and not hasattr(torch.accelerator, "Graph"):
+        pytest.skip("this PyTorch has no torch.accelerator.Graph")
+    x = torch.zeros(1000, device="simdev")
+    side = torch.simdev.Stream()
+    side.wait_stream(torch.simdev.current_stream())
+    with torch.simdev.stream(side):
+        F.dropout(x + 1, 0.5)
+    torch.simdev.current_stream().wait_stream(side)
+    if kind == "torch.cuda.CUDAGraph":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = F.dropout((x + 1) @ torch.eye(1000, device="simdev"), 0.5)
+    else:
+        graph = torch.accelerator.Graph()
+        with torch.simdev.stream(side):
+            graph.capture_begin()
+            y = F.dropout((x + 1) @ torch.eye(1000, device="simdev"), 0.5)
+            graph.capture_end()
+    values = []
+    for value in (1.0, 2.0):
+        x.fill_(value)
+        graph.replay()
+        torch.simdev.synchronize()
+        assert set(y.unique().tolist()) == {0.0, 2 * (value + 1)}
+        values.append(y.ne(0).cpu())
+    assert not torch.equal(*values)  # each replay draws anew
