@@ -79,7 +79,7 @@ _torch_dlpack_device = torch.Tensor.__dlpack_device__
 
 
 def _dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
-    if type(self) is torch.Tensor and self.device.type == BACKEND:
+    if type(self) in (torch.Tensor, torch.nn.Parameter) and self.device.type == BACKEND:
         from torch.utils.dlpack import DLDeviceType
 
         return DLDeviceType.kDLExtDev, self.device.index

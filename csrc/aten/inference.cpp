@@ -16,7 +16,9 @@ namespace {
 // Appends what the result can depend on; false when the argument cannot be part of a key.
 class KeyBuilder {
  public:
-  explicit KeyBuilder(InferenceCache::Key& key) : key_(key) {}
+  // `floats`: whether the values of floating-point numbers count.  They can set the size of a result (arange,
+  // upsample), but not that of an argument, and an optimizer's change at every step.
+  KeyBuilder(InferenceCache::Key& key, bool floats) : key_(key), floats_(floats) {}
 
   bool add(const c10::IValue& value) {
     if (value.isTensor()) {
@@ -28,7 +30,7 @@ class KeyBuilder {
     } else if (value.isBool()) {
       push(kBool, value.toBool());
     } else if (value.isDouble()) {
-      push(kDouble, std::bit_cast<uint64_t>(value.toDouble()));
+      push(kDouble, word(value.toDouble()));
     } else if (value.isIntList()) {
       addRange(kIntList, value.toIntVector(), [](int64_t x) { return static_cast<uint64_t>(x); });
     } else if (value.isTensorList()) {
@@ -39,7 +41,7 @@ class KeyBuilder {
         addTensor(tensor.value_or(at::Tensor()));
       }
     } else if (value.isDoubleList()) {
-      addRange(kDoubleList, value.toDoubleVector(), [](double x) { return std::bit_cast<uint64_t>(x); });
+      addRange(kDoubleList, value.toDoubleVector(), [this](double x) { return word(x); });
     } else if (value.isBoolList()) {
       auto list = value.toBoolList();
       push(kBoolList, list.size());
@@ -47,8 +49,8 @@ class KeyBuilder {
         key_.push_back(x);
       }
     } else if (value.isComplexDouble()) {
-      push(kComplex, std::bit_cast<uint64_t>(value.toComplexDouble().real()));
-      key_.push_back(std::bit_cast<uint64_t>(value.toComplexDouble().imag()));
+      push(kComplex, word(value.toComplexDouble().real()));
+      key_.push_back(word(value.toComplexDouble().imag()));
     } else if (value.isString()) {
       push(kString, value.toStringRef().size());
       key_.push_back(std::hash<std::string>{}(value.toStringRef()));
@@ -89,6 +91,7 @@ class KeyBuilder {
     kUndefined,
   };
 
+  uint64_t word(double value) const { return floats_ ? std::bit_cast<uint64_t>(value) : 0; }
   void push(Tag tag, uint64_t value) {
     key_.push_back(tag);
     key_.push_back(value);
@@ -126,6 +129,7 @@ class KeyBuilder {
   }
 
   InferenceCache::Key& key_;
+  bool floats_;
 };
 
 at::Tensor metaTensor(const at::Tensor& tensor) {
@@ -210,9 +214,9 @@ std::shared_ptr<Inference> inferenceOf(const OperatorPlan& plan, c10::ArrayRef<c
 }
 
 // False when the arguments do not make a key.
-bool makeKey(c10::ArrayRef<c10::IValue> arguments, InferenceCache::Key& key) {
+bool makeKey(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, InferenceCache::Key& key) {
   key.clear();
-  KeyBuilder builder(key);
+  KeyBuilder builder(key, plan.hasFreshOutputs || plan.hasOutArguments);
   for (const c10::IValue& argument : arguments) {
     if (!builder.add(argument)) {
       return false;
@@ -291,7 +295,7 @@ infer(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, InferenceF
     return nullptr;
   }
   thread_local InferenceCache::Key key;
-  const bool cacheable = makeKey(arguments, key);
+  const bool cacheable = makeKey(plan, arguments, key);
   if (cacheable) {
     if (auto known = plan.inferences->find(key)) {
       failure = InferenceFailure::None;
@@ -326,7 +330,7 @@ void learn(
     c10::ArrayRef<c10::IValue> arguments,
     c10::ArrayRef<c10::IValue> results) {
   InferenceCache::Key key;
-  if (makeKey(arguments, key)) {
+  if (makeKey(plan, arguments, key)) {
     plan.inferences->insert(std::move(key), inferenceOf(plan, results));
   }
 }

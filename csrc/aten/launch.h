@@ -5,6 +5,7 @@
 #pragma once
 
 #include "aten/backing.h"
+#include "aten/kernel_threads.h"
 #include "driver/driver.h"
 #include "runtime/stream.h"
 
@@ -19,6 +20,7 @@ class ClosureTask final : public Task {
   ClosureTask(const char* name, Function function) : name_(name), function_(std::move(function)) {}
   void run() override {
     KernelDispatchGuard guard;
+    setKernelParallelism(true); // what is launched by hand is worth it: convolution, attention, normalisation
     function_();
   }
   const char* name() const noexcept override { return name_; }

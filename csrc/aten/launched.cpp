@@ -5,6 +5,7 @@
 #include "aten/factories.h"
 #include "aten/fallback.h"
 #include "aten/inference.h"
+#include "aten/kernel_threads.h"
 #include "aten/placement.h"
 #include "aten/views.h"
 #include "driver/driver.h"
@@ -30,6 +31,9 @@ class OperatorTask final : public Task {
 
   void run() override {
     KernelDispatchGuard guard;
+    setKernelParallelism(
+        largestTensor(plan_, arguments_) >=
+        (plan_.computeBound ? kParallelBytesOfComputeBound : kParallelBytes));
     torch::jit::Stack stack = arguments_; // a captured graph runs this again
     if (outputs_.empty()) {
       plan_.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &stack);

@@ -4,6 +4,7 @@
 #include "aten/backing.h"
 #include "aten/inference.h"
 #include "aten/random.h"
+#include "aten/sparse.h"
 #include "driver/driver.h"
 #include "runtime/delegate.h"
 #include "runtime/device.h"
@@ -211,6 +212,16 @@ kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, 
     }
   }
   return stack;
+}
+
+size_t largestTensor(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
+  size_t largest = 0;
+  forEachTensor(plan, arguments, [&](const at::Tensor& tensor, bool) {
+    if (!isSparse(tensor)) {
+      largest = std::max(largest, static_cast<size_t>(tensor.numel()) * tensor.itemsize());
+    }
+  });
+  return largest;
 }
 
 void freshTensors(

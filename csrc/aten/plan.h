@@ -41,6 +41,7 @@ struct OperatorPlan {
   bool returnsOnlyTensors = true; // otherwise the host needs a value: cannot be asynchronous
   bool hasFreshOutputs = false;
   bool hasOutArguments = false;
+  bool computeBound = false; // does more than a few operations for each element
   bool resizesSilently = false; // its CPU kernel resizes an out= argument of another size without the warning
   bool hostOnly = false; // see the rules in registration.cpp
   bool takesHostTensors = false; // CPU tensors of any size are legal beside device ones and are moved over
@@ -59,6 +60,9 @@ c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> 
 // The arguments as its kernel sees them: backing tensors, a generator for the kernel, the kernel's device.
 torch::jit::Stack
 kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
+
+// Bytes of the largest tensor among the arguments.
+size_t largestTensor(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);
 
 // Appends the tensors of the fresh returns, in order; `results` are all returns.
 void freshTensors(

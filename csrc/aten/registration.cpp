@@ -94,6 +94,19 @@ constexpr std::string_view kLearned[] = {
     "aten::_native_batch_norm_legit_no_training",
 };
 
+constexpr std::string_view kComputeBound[] = {
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::addbmm",
+    "aten::_addmm_activation",
+    "aten::_cdist_forward",
+    "aten::_cdist_backward",
+    "aten::grid_sampler_2d",
+    "aten::grid_sampler_3d",
+};
+
 constexpr std::string_view kResizesSilently[] = {
     "aten::addbmm",
     "aten::linspace",
@@ -126,6 +139,7 @@ std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
   plan->hostOnly = isHostOnly(op.operator_name().name);
   plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
   plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
+  plan->computeBound = contains(kComputeBound, op.operator_name().name);
   plan->resizesSilently = contains(kResizesSilently, op.operator_name().name);
   plan->takesHostScalarsInLists = isForeach(op.operator_name().name);
   return plan;

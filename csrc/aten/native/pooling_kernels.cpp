@@ -2,7 +2,9 @@
 #include "aten/native/pooling_kernels.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
+#include <type_traits>
 
 namespace simdev::native {
 
@@ -17,12 +19,16 @@ PlaneRange planesOf(const KernelContext& context, int64_t planes) {
   return {planes * context.block / context.grid, planes * (context.block + 1) / context.grid};
 }
 
-// A NaN wins over everything before it, and the last of several wins, as in ATen.
+// A NaN wins over everything before it, and the last of several wins, as in ATen.  Selects by masks: which of a window's
+// elements is the largest cannot be predicted, and a mispredicted branch costs more than the whole window.
 template <typename T>
 inline void consider(T value, int64_t index, T& best, int64_t& bestIndex) {
-  const bool wins = value > best || value != value;
-  best = wins ? value : best;
-  bestIndex = wins ? index : bestIndex;
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  const int wins = static_cast<int>(value > best) | static_cast<int>(value != value);
+  const Bits mask = Bits(0) - static_cast<Bits>(wins);
+  best = std::bit_cast<T>((std::bit_cast<Bits>(value) & mask) | (std::bit_cast<Bits>(best) & ~mask));
+  const int64_t indexMask = -static_cast<int64_t>(wins);
+  bestIndex = (index & indexMask) | (bestIndex & ~indexMask);
 }
 
 // The 2x2 window with stride 2 that nearly every network uses: no bounds to check.
