@@ -639,8 +639,8 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         cls.__name__: (cls(), (3, 4, 6))
         for cls in (
             nn.ReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,
-            nn.Softplus, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid, nn.PReLU, nn.Softsign,
-            nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.GLU,
+            nn.Softplus, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid, nn.PReLU,
+            nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.GLU,
         )
     },
     "softmax": (nn.Softmax(1), (3, 4, 6)),

@@ -141,8 +141,9 @@ def test_every_random_operator_is_covered() -> None:
     """Every operator that has a CPU kernel and takes a generator is in the tables and has a kernel here."""
     tested = {
         "uniform_", "normal_", "log_normal_", "exponential_", "cauchy_", "geometric_", "random_",
-        "random_.to", "random_.from", "bernoulli_.float", "bernoulli_.Tensor", "bernoulli.out", "normal.Tensor_Tensor",
-        "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor_out", "normal.Tensor_float_out",
+        "random_.to", "random_.from", "bernoulli_.float", "bernoulli_.Tensor", "bernoulli.out",
+        "normal.Tensor_Tensor", "normal.Tensor_float",
+        "normal.float_Tensor", "normal.Tensor_Tensor_out", "normal.Tensor_float_out",
         "normal.float_Tensor_out", "randperm.generator_out", "multinomial", "multinomial.out", "poisson",
         "binomial", "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise.out",
         "rrelu_with_noise_", "native_dropout",
