@@ -37,13 +37,14 @@ def same(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return ours.device.type == "simdev" and torch.equal(to_backing(ours), theirs)
 
 
-# --- The device ---------------------------------------------------------------------------------------------------
+# --- The device
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_devices_are_the_gpus() -> None:
     assert torch.simdev.driver() == "cuda" and torch.simdev.device_count() == torch.cuda.device_count()
     ours, theirs = torch.simdev.get_device_properties(0), torch.cuda.get_device_properties(0)
-    assert (ours.name, ours.major, ours.minor, ours.total_memory, ours.multi_processor_count, ours.driver) == (
+    assert (ours.name, ours.major, ours.minor, ours.total_memory, ours.multi_processor_count, ours.driver) == (  # noqa: E501
         theirs.name, theirs.major, theirs.minor, theirs.total_memory, theirs.multi_processor_count, "cuda",
     )  # fmt: skip
     assert ours.uuid == str(theirs.uuid)
@@ -73,7 +74,8 @@ import {first}, torch, os
 assert not torch.cuda.is_initialized() and torch.simdev.is_available() and not torch.simdev.is_initialized()
 torch.manual_seed(3)
 if os.fork() == 0:
-    print("child", torch.ones(2, device="simdev").sum().item(), torch.ones(2, device="cuda").sum().item(), flush=True)
+    ours, theirs = (torch.ones(2, device=d).sum().item() for d in ("simdev", "cuda"))
+    print("child", ours, theirs, flush=True)
     os._exit(0)
 os.wait()
 x = torch.ones(3, device="simdev")
@@ -122,7 +124,8 @@ def test_plain_cuda_tensors_work_beside_ours() -> None:
     assert same(ours + torch.tensor(2.0), theirs.detach() + 2)
 
 
-# --- Asynchrony, streams, events ------------------------------------------------------------------------------------
+# --- Asynchrony, streams, events
+# ------------------------------------------------------------------------------------
 
 
 def test_operators_return_before_they_run() -> None:
@@ -194,7 +197,8 @@ def test_backward_follows_the_streams_of_the_forward_pass() -> None:
     assert used == [side.simdev_stream] and leaf.grad.eq(2).all()
 
 
-# --- Memory -------------------------------------------------------------------------------------------------------
+# --- Memory
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_statistics_are_cudas() -> None:
@@ -265,7 +269,8 @@ def test_copies_between_gpus() -> None:
         a + b
 
 
-# --- Random numbers -------------------------------------------------------------------------------------------------
+# --- Random numbers
+# -------------------------------------------------------------------------------------------------
 
 
 RANDOM: dict[str, Callable[[str], torch.Tensor]] = {
@@ -298,7 +303,8 @@ def test_random_numbers_are_cudas(name: str) -> None:
     assert state.numel() == 16
 
 
-# --- Operators and models -------------------------------------------------------------------------------------------
+# --- Operators and models
+# -------------------------------------------------------------------------------------------
 
 
 def test_an_index_out_of_range_is_reported_with_the_operator(run_python: RunPython) -> None:
@@ -374,8 +380,8 @@ def vision(name: str, size: int = 64) -> Callable[[], Any]:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "bert": bert, "gpt2": gpt, "llama": llama, "resnet18": vision("resnet18"), "mobilenet_v2": vision("mobilenet_v2"),
-    "densenet121": vision("densenet121"), "vit_b_16": vision("vit_b_16"), "convnext_tiny": vision("convnext_tiny"),
+    "bert": bert, "gpt2": gpt, "llama": llama, "resnet18": vision("resnet18"), "mobilenet_v2": vision("mobilenet_v2"),  # noqa: E501
+    "densenet121": vision("densenet121"), "vit_b_16": vision("vit_b_16"), "convnext_tiny": vision("convnext_tiny"),  # noqa: E501
     "efficientnet_b0": vision("efficientnet_b0"), "squeezenet1_1": vision("squeezenet1_1"),
     "swin_t": vision("swin_t"), "shufflenet": vision("shufflenet_v2_x1_0"),
 }  # fmt: skip
@@ -416,7 +422,8 @@ def test_models_train_as_on_cuda(name: str, compiled: bool) -> None:
             assert difference <= 2e-2 * scale + 1e-5, (key, difference, scale)
 
 
-# --- torch.compile and CUDA graphs ----------------------------------------------------------------------------------
+# --- torch.compile and CUDA graphs
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["inductor", "simdev"])

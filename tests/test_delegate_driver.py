@@ -1,4 +1,5 @@
-"""The driver over another device of PyTorch, which CUDA's is, with the CPU for that device: SIMDEV_DRIVER=delegate.
+"""The driver over another device of PyTorch, which CUDA's is, with the CPU for that device:
+SIMDEV_DRIVER=delegate.
 
 A process has one driver.  In a run with another one, a child process runs this file.
 """
@@ -39,7 +40,8 @@ def x() -> torch.Tensor:
     return torch.randn(5, 7, device="simdev")
 
 
-# --- The choice ---------------------------------------------------------------------------------------------------
+# --- The choice
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_asking_for_cuda_without_one_says_what_is_missing(run_python: RunPython) -> None:
@@ -67,7 +69,8 @@ def test_the_simulated_chip_has_no_backing_tensors_to_show(run_python: RunPython
         assert "NotImplementedError: The driver 'simulator' runs on no other device" in result.stderr
 
 
-# --- Conversion ---------------------------------------------------------------------------------------------------
+# --- Conversion
+# ---------------------------------------------------------------------------------------------------
 
 
 @with_delegate
@@ -130,7 +133,8 @@ def test_conversion_refuses_other_devices(x: torch.Tensor) -> None:
         torch.simdev.from_backing(torch.ones(1, device="meta"))
 
 
-# --- Operators ----------------------------------------------------------------------------------------------------
+# --- Operators
+# ----------------------------------------------------------------------------------------------------
 
 
 @with_delegate
@@ -185,7 +189,7 @@ def test_arguments_that_overlap_are_refused() -> None:
 def test_errors_name_the_operator_and_the_device_works_on(x: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match=r"size of tensor .* \(in aten::add.Tensor on simdev:0\)"):
         x + x[:, :3]
-    with pytest.raises(IndexError, match="in aten::index_select|in aten::gather|out of range"):
+    with pytest.raises(IndexError, match=r"in aten::index_select|in aten::gather|out of range"):
         x.index_select(0, torch.tensor([99], device="simdev"))
     assert torch.equal((x + x).cpu(), 2 * x.cpu())
 
@@ -206,8 +210,8 @@ def test_devices_are_told_apart() -> None:
 def test_layers_train_as_on_the_device_underneath() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.GroupNorm(2, 8),
-        torch.nn.Flatten(), torch.nn.Linear(72, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4),
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.GroupNorm(2, 8),  # noqa: E501
+        torch.nn.Flatten(), torch.nn.Linear(72, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4),  # noqa: E501
     )  # fmt: skip
     ours = copy.deepcopy(model).to("simdev")
     images, labels = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
@@ -284,7 +288,8 @@ def test_copies_serialization_and_dlpack_keep_the_device(x: torch.Tensor) -> Non
     assert torch.equal(torch.empty(7, 5, device="simdev").copy_(x.t()).cpu(), x.cpu().t())
 
 
-# --- Memory, streams, events ----------------------------------------------------------------------------------------
+# --- Memory, streams, events
+# ----------------------------------------------------------------------------------------
 
 
 @with_delegate
@@ -353,7 +358,8 @@ def test_pinned_memory() -> None:
     assert torch.equal(pinned.to("simdev", non_blocking=True).cpu(), pinned)
 
 
-# --- torch.compile ------------------------------------------------------------------------------------------------
+# --- torch.compile
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -441,7 +447,8 @@ def test_compiled_optimizers(compiled: Callable[..., Callable[..., torch.Tensor]
     torch.testing.assert_close(ours.weight.cpu(), theirs.weight)
 
 
-# --- Fork ---------------------------------------------------------------------------------------------------------
+# --- Fork
+# ---------------------------------------------------------------------------------------------------------
 
 
 @with_delegate

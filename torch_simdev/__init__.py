@@ -25,8 +25,8 @@ compat.check_torch()
 
 from . import _C, _utils, amp, compile, memory, random, streams
 from ._utils import _get_device_index
-from .backing import from_backing, to_backing
 from .amp import get_amp_supported_dtype, is_bf16_supported
+from .backing import from_backing, to_backing
 from .devices import (
     _exchange_device,
     _is_in_bad_fork,

@@ -1,4 +1,5 @@
-"""Where simdev is another device of PyTorch (the CUDA driver): its tensors, and what only its own module offers."""
+"""Where simdev is another device of PyTorch (the CUDA driver): its tensors, and what only its own module
+offers."""
 
 from __future__ import annotations
 
@@ -17,12 +18,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def to_backing(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor of the device underneath that is `tensor`: the same memory, nothing is copied.
 
-    With the CUDA driver that is a CUDA tensor.  It works in full as such: writes to either are seen in the other,
-    gradients flow through, and both keep the memory alive.  Work on it is in the order of the current stream, which
-    `torch.cuda` and `torch.simdev` share.  Call `record_stream` on either for use on other streams.  Resizing one of
+    With the CUDA driver that is a CUDA tensor.  It works in full as such: writes to either are seen in the
+    other,
+    gradients flow through, and both keep the memory alive.  Work on it is in the order of the current
+    stream, which
+    `torch.cuda` and `torch.simdev` share.  Call `record_stream` on either for use on other streams.
+    Resizing one of
     the two parts them.
 
-    Raises ValueError for a tensor of another device, and NotImplementedError for the simulated chip, whose memory only
+    Raises ValueError for a tensor of another device, and NotImplementedError for the simulated chip, whose
+    memory only
     its kernels can reach: `tensor.cpu()` copies.
     """
     if tensor.device.type != DEVICE_TYPE:
@@ -31,7 +36,8 @@ def to_backing(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def from_backing(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of `to_backing`.
+    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of
+    `to_backing`.
 
     With the CUDA driver it takes CUDA tensors, and `cuda:1` becomes `simdev:1`.
 

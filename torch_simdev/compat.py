@@ -65,10 +65,12 @@ def register(module_name: str) -> None:
     # Private: reduce_storage.  Without this, sending a tensor to another process fails in the host's
     # shared-memory code with "_share_fd_: only available on CPU".
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
-    # Private in effect: the method's list of devices knows out-of-tree ones by the key's original name only, so
-    # torch.from_dlpack() of a renamed device's tensor raises.  Tensors of other devices take PyTorch's own method.
+    # Private in effect: the method's list of devices knows out-of-tree ones by the key's original name
+    # only, so
+    # torch.from_dlpack() of a renamed device's tensor raises.  Tensors of other devices take PyTorch's own
+    # method.
     if getattr(torch.Tensor.__dlpack_device__, "__module__", None) != __name__:
-        torch.Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
+        torch.Tensor.__dlpack_device__ = _dlpack_device
     if not hasattr(torch.Tensor, BACKEND):
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True

@@ -44,6 +44,11 @@ bool fusedKernelSupports(const sdp::sdp_params& params) {
          hasUnitLastStride(value);
 }
 
+// Whether the two matrix products are enough to compute for more than one thread.
+bool isLarge(const at::Tensor& query, const at::Tensor& key) {
+  return 2 * query.numel() * key.size(2) >= kParallelMultiplications;
+}
+
 // torch.nn.attention.sdpa_kernel() switches backends off in the context.
 int64_t chooseBackend(
     const at::Tensor& query,
@@ -118,7 +123,8 @@ fusedAttention(
         auto [output, logsumexp] =
             at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, isCausal, mask, scale);
         return std::array{output, logsumexp};
-      });
+      },
+      isLarge(query, key));
   // Without dropout there is no random state to keep for the backward pass.
   at::Tensor seed = empty({}, c10::ScalarType::Long, device);
   at::Tensor offset = empty({}, c10::ScalarType::Long, device);
@@ -166,7 +172,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fusedAttentionBackwar
         auto [gradQuery, gradKey, gradValue] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
             gradOutput, query, key, value, output, logsumexp, 0.0, isCausal, mask, scale);
         return std::array{gradQuery, gradKey, gradValue};
-      });
+      },
+      isLarge(query, key));
   return {gradients[0], gradients[1], gradients[2], at::Tensor()};
 }
 

@@ -10,6 +10,7 @@
 #include <c10/util/DimVector.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 
@@ -74,6 +75,12 @@ c10::MemoryFormat memoryFormat(
   return at::native::_determine_backend_memory_format(input, weight, backend);
 }
 
+// Whether there is enough to compute for more than one thread.
+bool isLarge(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output, bool transposed) {
+  const int64_t each = weight.numel() / std::max<int64_t>(weight.size(0), 1);
+  return (transposed ? input : output).numel() * each >= kParallelMultiplications;
+}
+
 at::Tensor convolution(
     const at::Tensor& input,
     const at::Tensor& weight,
@@ -119,7 +126,8 @@ at::Tensor convolution(
             parameters.transposed,
             parameters.outputPadding,
             parameters.groups);
-      });
+      },
+      isLarge(input, weight, output, transposed));
   return output;
 }
 
@@ -177,7 +185,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
             parameters.groups,
             outputMask);
         return std::array<at::Tensor, 3>{gradInput, gradWeight, gradBias};
-      });
+      },
+      isLarge(input, weight, gradOutput, transposed));
   return {gradients[0], gradients[1], gradients[2]};
 }
 

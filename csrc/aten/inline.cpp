@@ -24,7 +24,9 @@ namespace simdev {
 at::Tensor delegateTensor(const at::Tensor& tensor, DelegateDriver& delegate) {
   const c10::TensorImpl* const ours = tensor.unsafeGetTensorImpl();
   auto impl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(innerStorage(ours->unsafe_storage())), c10::DispatchKeySet(kernelDispatchKey()), ours->dtype());
+      c10::Storage(innerStorage(ours->unsafe_storage())),
+      c10::DispatchKeySet(kernelDispatchKey()),
+      ours->dtype());
   impl->set_sizes_and_strides(ours->sizes(), ours->strides(), ours->storage_offset());
   if (C10_UNLIKELY(ours->is_conj())) {
     impl->_set_conj(true);
@@ -73,9 +75,7 @@ at::Generator InlineCall::argument(const at::Generator& generator) {
     return generator; // the delegate's kernel refuses it
   }
   const at::Generator& delegates = generator.get<GeneratorImpl>()->delegate();
-  return delegates.defined()
-      ? delegates
-      : kernelGenerator(generator, generator.device(), /*increment=*/1);
+  return delegates.defined() ? delegates : kernelGenerator(generator, generator.device(), /*increment=*/1);
 }
 
 c10::Device InlineCall::argument(c10::Device device) {
@@ -117,12 +117,13 @@ at::Tensor InlineCall::result(at::Tensor tensor) {
   }
   // A fresh result is nobody else's, and changes its device where it stands.
   if (C10_UNLIKELY(tensor.use_count() > 1 || !impl->allow_tensor_metadata_change())) {
-    tensor = at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+    tensor = at::Tensor(
+        impl->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
     impl = tensor.unsafeGetTensorImpl();
   }
   const c10::DeviceIndex index = impl->device().index() >= 0 && !impl->device().is_cpu()
-      ? impl->device().index()
-      : std::max<c10::DeviceIndex>(device_, 0);
+                                     ? impl->device().index()
+                                     : std::max<c10::DeviceIndex>(device_, 0);
   c10::StorageImpl* const inner = impl->unsafe_storage().unsafeGetStorageImpl();
   impl->set_storage_keep_dtype(shellFor(*impl, index));
   impl->_change_backend_component_keys(c10::Device(kDeviceType, index));
@@ -172,7 +173,8 @@ void InlineCall::synchronize() const {
 }
 
 void InlineCall::nameOperator(c10::Error& error) const {
-  error.add_context(c10::str("in ", name_, " on ", c10::Device(kDeviceType, std::max<c10::DeviceIndex>(device_, 0))));
+  error.add_context(
+      c10::str("in ", name_, " on ", c10::Device(kDeviceType, std::max<c10::DeviceIndex>(device_, 0))));
 }
 
 namespace {
@@ -233,7 +235,8 @@ class BoxedInlineKernel final : public c10::OperatorKernel {
 
  private:
   // Replaces a value by what the kernel gets; whether there was a tensor in it.  The original moves to `original`.
-  static bool convert(InlineCall& call, OperatorPlan::ArgumentKind kind, c10::IValue& slot, c10::IValue& original) {
+  static bool
+  convert(InlineCall& call, OperatorPlan::ArgumentKind kind, c10::IValue& slot, c10::IValue& original) {
     using Kind = OperatorPlan::ArgumentKind;
     switch (kind) {
       case Kind::Tensor:
@@ -264,7 +267,8 @@ class BoxedInlineKernel final : public c10::OperatorKernel {
         original = std::move(slot);
         c10::List<std::optional<at::Tensor>> list;
         for (const std::optional<at::Tensor>& tensor : original.toOptionalTensorVector()) {
-          list.push_back(tensor.has_value() ? std::optional<at::Tensor>(call.argument(*tensor)) : std::nullopt);
+          list.push_back(
+              tensor.has_value() ? std::optional<at::Tensor>(call.argument(*tensor)) : std::nullopt);
         }
         slot = std::move(list);
         return true;
@@ -324,9 +328,11 @@ bool contains(const std::string_view (&names)[N], const std::string& name) {
 
 bool takesTensors(const OperatorPlan& plan) {
   using Kind = OperatorPlan::ArgumentKind;
-  return std::any_of(plan.arguments.begin(), plan.arguments.end(), [](const OperatorPlan::Argument& argument) {
-    return argument.kind == Kind::Tensor || argument.kind == Kind::TensorList || argument.kind == Kind::OptionalTensorList;
-  });
+  return std::any_of(
+      plan.arguments.begin(), plan.arguments.end(), [](const OperatorPlan::Argument& argument) {
+        return argument.kind == Kind::Tensor || argument.kind == Kind::TensorList ||
+               argument.kind == Kind::OptionalTensorList;
+      });
 }
 
 // Compositions that autograd differentiates through stay compositions; factories start with our empty().
@@ -336,7 +342,8 @@ bool isInline(const c10::OperatorHandle& op) {
     return false;
   }
   if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
-      !(op.hasKernelForDispatchKey(DispatchKey::Autograd) && op.hasKernelForDispatchKey(kernelDispatchKey()))) {
+      !(op.hasKernelForDispatchKey(DispatchKey::Autograd) &&
+        op.hasKernelForDispatchKey(kernelDispatchKey()))) {
     return false;
   }
   return op.hasComputedKernelForDispatchKey(kernelDispatchKey());
@@ -388,7 +395,10 @@ void registerInlineKernels() {
 
 } // namespace
 
-void runInline(const std::shared_ptr<OperatorPlan>& plan, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void runInline(
+    const std::shared_ptr<OperatorPlan>& plan,
+    const c10::OperatorHandle& op,
+    torch::jit::Stack* stack) {
   BoxedInlineKernel kernel(plan);
   kernel(op, {}, stack);
 }

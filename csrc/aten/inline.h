@@ -230,8 +230,8 @@ template <typename Operator, typename Return, typename... Arguments>
 struct InlineKernel<Operator, Return(Arguments...)> {
   static const char* name() {
     static const std::string name = *Operator::overload_name == '\0'
-        ? std::string(Operator::name)
-        : std::string(Operator::name) + "." + Operator::overload_name;
+                                        ? std::string(Operator::name)
+                                        : std::string(Operator::name) + "." + Operator::overload_name;
     return name.c_str();
   }
 
@@ -240,10 +240,14 @@ struct InlineKernel<Operator, Return(Arguments...)> {
     if constexpr (std::string_view(Operator::name) == "aten::copy_") {
       call.acceptDelegateTensors();
     }
-    std::tuple<InlineArgument<Arguments>...> held{InlineArgument<Arguments>(call, std::forward<Arguments>(arguments))...};
+    std::tuple<InlineArgument<Arguments>...> held{
+        InlineArgument<Arguments>(call, std::forward<Arguments>(arguments))...};
     const auto kernel = [&]() -> Return {
       return std::apply(
-          [](auto&... each) -> Return { return Operator::redispatch(InlineCall::kernelKeys(), each.get()...); }, held);
+          [](auto&... each) -> Return {
+            return Operator::redispatch(InlineCall::kernelKeys(), each.get()...);
+          },
+          held);
     };
     if constexpr (std::is_same_v<Return, at::Tensor&>) {
       call.run(kernel);
@@ -267,7 +271,10 @@ void registerInline(torch::Library& library) {
 }
 
 // Calls the operator's kernel for the delegate with what is on the stack.
-void runInline(const std::shared_ptr<OperatorPlan>& plan, const c10::OperatorHandle& op, torch::jit::Stack* stack);
+void runInline(
+    const std::shared_ptr<OperatorPlan>& plan,
+    const c10::OperatorHandle& op,
+    torch::jit::Stack* stack);
 
 // inline_operators.cpp.  Registers all that it has, and returns their names.
 std::vector<std::string> registerUnboxedInlineKernels(torch::Library& library);

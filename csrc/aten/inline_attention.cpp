@@ -32,8 +32,16 @@ double scaleFor(const at::Tensor& query, std::optional<double> scale) {
   return scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
 }
 
-using Forward = std::
-    tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
+using Forward = std::tuple<
+    at::Tensor,
+    at::Tensor,
+    at::Tensor,
+    at::Tensor,
+    c10::SymInt,
+    c10::SymInt,
+    at::Tensor,
+    at::Tensor,
+    at::Tensor>;
 
 Forward forward(
     const at::Tensor& query,
@@ -134,8 +142,8 @@ int64_t chooseInlineAttention(
   const at::Tensor v = call.argument(value);
   const std::optional<at::Tensor> m = mask.has_value() ? std::optional(call.argument(*mask)) : std::nullopt;
   // The choice depends on whether there will be a backward pass.
-  const bool trains = c10::GradMode::is_enabled() &&
-      (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  const bool trains =
+      c10::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
   q.set_requires_grad(trains);
   if (m.has_value() && m->defined() && mask->requires_grad()) {
     m->set_requires_grad(true);

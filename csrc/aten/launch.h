@@ -17,10 +17,11 @@ namespace simdev {
 template <typename Function>
 class ClosureTask final : public Task {
  public:
-  ClosureTask(const char* name, Function function) : name_(name), function_(std::move(function)) {}
+  ClosureTask(const char* name, Function function, bool parallel)
+      : name_(name), function_(std::move(function)), parallel_(parallel) {}
   void run() override {
     KernelDispatchGuard guard;
-    setKernelParallelism(true); // what is launched by hand is worth it: convolution, attention, normalisation
+    setKernelParallelism(parallel_);
     function_();
   }
   const char* name() const noexcept override { return name_; }
@@ -28,16 +29,18 @@ class ClosureTask final : public Task {
  private:
   const char* name_;
   Function function_;
+  bool parallel_;
 };
 
 // Runs `function` on the current stream of `device`.  It must own all it uses (backing tensors by value) and must not
 // consume its captures: a captured graph runs it many times.  `name` ("aten::mm") is shown in errors; static lifetime.
+// `parallel`: see kernel_threads.h.
 template <typename Function>
-void launch(c10::Device device, const char* name, Function&& function) {
+void launch(c10::Device device, const char* name, Function&& function, bool parallel = true) {
   using Closure = std::decay_t<Function>;
   driver().launch(
       currentStreamHandle(device.index()),
-      std::make_unique<ClosureTask<Closure>>(name, std::forward<Function>(function)));
+      std::make_unique<ClosureTask<Closure>>(name, std::forward<Function>(function), parallel));
 }
 
 } // namespace simdev

@@ -13,12 +13,21 @@ namespace simdev {
 // where compute() allocated it in one piece (placement.h).  `compute` works on backing tensors as for launch() and returns
 // a backing tensor, or a std::array or std::vector of them.
 template <typename Compute>
-void launchInto(c10::Device device, const char* name, at::TensorList outputs, Compute compute) {
-  launch(device, name, [outputs = backing(outputs), compute = std::move(compute)] {
-    OutputPlacement placement(outputs);
-    const auto results = compute();
-    placement.finish(results);
-  });
+void launchInto(
+    c10::Device device,
+    const char* name,
+    at::TensorList outputs,
+    Compute compute,
+    bool parallel = true) {
+  launch(
+      device,
+      name,
+      [outputs = backing(outputs), compute = std::move(compute)] {
+        OutputPlacement placement(outputs);
+        const auto results = compute();
+        placement.finish(results);
+      },
+      parallel);
 }
 
 } // namespace simdev

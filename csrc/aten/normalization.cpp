@@ -3,6 +3,8 @@
 // The generic tier would serve them too.  Here their outputs' shapes are worked out in C++, because the operators' Meta
 // kernels are Python and these dominate the first steps of training.  Shapes and dtypes are those of ATen's CPU
 // kernels; running statistics are updated by the kernel, in stream order.
+#include "aten/native/batch_norm_kernels.h"
+#include "aten/native/kernel_launch.h"
 #include "csrc/aten/checks.h"
 #include "csrc/aten/factories.h"
 #include "csrc/aten/launch_into.h"
@@ -64,6 +66,61 @@ bool isContiguous(const OptionalTensor& tensor) {
   return !tensor.has_value() || !tensor->defined() || tensor->is_contiguous();
 }
 
+// A contiguous float vector with an element for each channel, or nothing.
+bool isPlainParameter(const OptionalTensor& tensor, int64_t channels) {
+  return !tensor.has_value() || !tensor->defined() ||
+         (tensor->scalar_type() == c10::kFloat && tensor->is_contiguous() && tensor->numel() == channels);
+}
+
+float* kernelDataOr(const OptionalTensor& tensor) {
+  const bool defined = tensor.has_value() && tensor->defined();
+  return defined ? static_cast<float*>(native::kernelData(*tensor)) : nullptr;
+}
+
+// Whether the plain case (training, contiguous floats) was launched natively.
+bool launchNativeBatchNorm(
+    const at::Tensor& input,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    const OptionalTensor& runningMean,
+    const OptionalTensor& runningVar,
+    double momentum,
+    double eps,
+    const std::array<at::Tensor, 3>& outputs) {
+  const int64_t channels = input.size(1);
+  const int64_t count = channels == 0 ? 0 : input.numel() / channels;
+  const bool plain = input.scalar_type() == c10::kFloat && input.is_contiguous() && count > 1 &&
+                     isPlainParameter(weight, channels) && isPlainParameter(bias, channels) &&
+                     isPlainParameter(runningMean, channels) && isPlainParameter(runningVar, channels);
+  if (!plain || !native::hasNativeKernels()) {
+    return false;
+  }
+  const native::BatchNormArguments arguments{
+      static_cast<const float*>(native::kernelData(input)),
+      kernelDataOr(weight),
+      kernelDataOr(bias),
+      kernelDataOr(runningMean),
+      kernelDataOr(runningVar),
+      static_cast<float*>(native::kernelData(outputs[0])),
+      static_cast<float*>(native::kernelData(outputs[1])),
+      static_cast<float*>(native::kernelData(outputs[2])),
+      input.size(0),
+      channels,
+      count / input.size(0),
+      momentum,
+      eps};
+  constexpr int64_t kElementsPerBlock = 256 * 1024; // less is done before another thread has woken up
+  const auto grid =
+      std::clamp<int64_t>(input.numel() / kElementsPerBlock, 1, std::min<int64_t>(channels, 16));
+  native::launchKernel(
+      input.device(),
+      "aten::native_batch_norm",
+      native::batchNormKernel,
+      static_cast<uint32_t>(grid),
+      arguments);
+  return true;
+}
+
 ThreeTensors batchNorm(
     const at::Tensor& input,
     const OptionalTensor& weight,
@@ -87,6 +144,10 @@ ThreeTensors batchNorm(
           contiguous ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous),
       empty({saved}, dtype, device),
       empty({saved}, dtype, device)};
+  if (training &&
+      launchNativeBatchNorm(input, weight, bias, runningMean, runningVar, momentum, eps, outputs)) {
+    return asTuple(std::move(outputs));
+  }
   launchInto(
       device,
       "aten::native_batch_norm",

@@ -62,6 +62,11 @@ at::Tensor part(const at::Tensor& tensor, int64_t index, int64_t size, int64_t c
   return tensor.narrow(1, index * size, count * size);
 }
 
+// Whether one step has enough elements for more than one thread.
+bool isLarge(const at::Tensor& workspace) {
+  return workspace.nbytes() >= kParallelBytes;
+}
+
 // The workspace keeps the activated gates: input, forget, cell, output.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstmCell(
     const at::Tensor& inputGates,
@@ -95,7 +100,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstmCell(
         at::mul_out(cy, part(gates, 1, size), cx);
         cy.addcmul_(part(gates, 0, size), part(gates, 2, size));
         at::tanh_out(hy, cy).mul_(part(gates, 3, size));
-      });
+      },
+      isLarge(workspace));
   return {std::move(hy), std::move(cy), std::move(workspace)};
 }
 
@@ -151,7 +157,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstmCellBackward(
         if (gradBias.defined()) {
           at::sum_out(gradBias, gradGates, at::IntArrayRef{0});
         }
-      });
+      },
+      isLarge(workspace));
   return {std::move(gradGates), std::move(gradCx), std::move(gradBias)};
 }
 
@@ -195,7 +202,8 @@ std::tuple<at::Tensor, at::Tensor> gruCell(
         }
         candidate.tanh_();
         at::sub_out(hy, hx, candidate).mul_(part(workspace, 1, size)).add_(candidate);
-      });
+      },
+      isLarge(workspace));
   return {std::move(hy), std::move(workspace)};
 }
 
@@ -241,7 +249,8 @@ gruCellBackward(const at::Tensor& gradHy, const at::Tensor& workspace, bool hasB
           at::sum_out(gradInputBias, gradInputGates, at::IntArrayRef{0});
           at::sum_out(gradHiddenBias, gradHiddenGates, at::IntArrayRef{0});
         }
-      });
+      },
+      isLarge(workspace));
   return {
       std::move(gradInputGates),
       std::move(gradHiddenGates),

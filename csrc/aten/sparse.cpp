@@ -70,7 +70,8 @@ at::Tensor rebuild(const at::Tensor& tensor, bool onDevice, Convert convert) {
     at::Tensor result = at::detail::make_tensor<at::SparseTensorImpl>(
         c10::DispatchKeySet(
             onDevice ? c10::DispatchKey::SparsePrivateUse1
-                     : onCpu ? c10::DispatchKey::SparseCPU : c10::DispatchKey::SparseCUDA),
+            : onCpu  ? c10::DispatchKey::SparseCPU
+                     : c10::DispatchKey::SparseCUDA),
         values.dtype());
     auto* built = static_cast<at::SparseTensorImpl*>(result.unsafeGetTensorImpl());
     built->resize_(impl->sparse_dim(), impl->dense_dim(), impl->sizes());
@@ -81,7 +82,8 @@ at::Tensor rebuild(const at::Tensor& tensor, bool onDevice, Convert convert) {
   const auto* impl = static_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
   return makeCompressed(
       onDevice ? c10::DispatchKey::SparseCsrPrivateUse1
-               : onCpu ? c10::DispatchKey::SparseCsrCPU : c10::DispatchKey::SparseCsrCUDA,
+      : onCpu  ? c10::DispatchKey::SparseCsrCPU
+               : c10::DispatchKey::SparseCsrCUDA,
       convert(impl->compressed_indices()),
       convert(impl->plain_indices()),
       convert(impl->values()),

@@ -58,7 +58,12 @@ PyObject* callKernel(PyObject* self, PyObject* const* arguments, size_t flags, P
   const CompiledKernel& kernel = *object->kernel;
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   TORCH_CHECK_TYPE(
-      count == kernel.size() && names == nullptr, kernel.name(), " takes ", kernel.size(), " arguments, got ", count);
+      count == kernel.size() && names == nullptr,
+      kernel.name(),
+      " takes ",
+      kernel.size(),
+      " arguments, got ",
+      count);
   CompiledKernel::Arguments packed(kernel);
   for (size_t i = 0; i < count; ++i) {
     switch (kernel.kind(i)) {
@@ -166,7 +171,8 @@ void readSizes(PyObject* tuple, c10::SmallVectorImpl<int64_t>& sizes) {
 // empty_strided(size, stride, dtype, device index)
 PyObject* allocate(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(count == 4 && THPDtype_Check(arguments[2]), "_empty_strided takes (size, stride, dtype, device)");
+  TORCH_CHECK_TYPE(
+      count == 4 && THPDtype_Check(arguments[2]), "_empty_strided takes (size, stride, dtype, device)");
   c10::SmallVector<int64_t, 8> sizes, strides;
   readSizes(arguments[0], sizes);
   readSizes(arguments[1], strides);

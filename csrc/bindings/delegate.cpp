@@ -1,9 +1,9 @@
 // Python's view of delegate drivers: conversion to and from the delegate's tensors, and what the CUDA driver asks of
 // torch.cuda.
+#include "runtime/delegate.h"
 #include "aten/inline.h"
 #include "bindings/bindings.h"
 #include "driver/cuda_driver.h"
-#include "runtime/delegate.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -28,7 +28,8 @@ DelegateDriver& requiredDelegate() {
       delegate != nullptr,
       "The driver '",
       driver().name(),
-      "' runs on no other device of PyTorch, so that its tensors have no backing tensors outside of its kernels. "
+      "' runs on no other device of PyTorch, so that its tensors have no backing tensors outside of its "
+      "kernels. "
       "Copy with tensor.cpu(), or use SIMDEV_DRIVER=cuda.");
   return *delegate;
 }
@@ -37,7 +38,10 @@ at::Tensor toBackingOne(const at::Tensor& tensor, DelegateDriver& delegate) {
   if (!tensor.defined() || !tensor.is_privateuseone()) {
     return tensor;
   }
-  TORCH_CHECK(tensor.layout() == c10::Layout::Strided, "to_backing: expected a strided tensor, got ", tensor.layout());
+  TORCH_CHECK(
+      tensor.layout() == c10::Layout::Strided,
+      "to_backing: expected a strided tensor, got ",
+      tensor.layout());
   at::Tensor converted = delegateTensor(tensor, delegate);
   if (!tensor.is_inference()) { // autograd sees writes through either
     converted.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
@@ -49,15 +53,19 @@ at::Tensor fromBackingOne(const at::Tensor& tensor, DelegateDriver& delegate, c1
   if (!tensor.defined() || tensor.device().type() != delegate.type()) {
     return tensor;
   }
-  TORCH_CHECK(tensor.layout() == c10::Layout::Strided, "from_backing: expected a strided tensor, got ", tensor.layout());
+  TORCH_CHECK(
+      tensor.layout() == c10::Layout::Strided,
+      "from_backing: expected a strided tensor, got ",
+      tensor.layout());
   auto impl = tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
       tensor.is_inference() ? c10::VariableVersion() : tensor.unsafeGetTensorImpl()->version_counter(),
       /*allow_tensor_metadata_change=*/true);
   if (!impl->device().is_cpu()) {
     index = impl->device().index();
   }
-  impl->set_storage_keep_dtype(
-      makeShell(InnerStorage::reclaim_copy(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()), index));
+  impl->set_storage_keep_dtype(makeShell(
+      InnerStorage::reclaim_copy(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()),
+      index));
   impl->_change_backend_component_keys(c10::Device(kDeviceType, index));
   return at::Tensor(std::move(impl));
 }
@@ -74,18 +82,16 @@ std::vector<at::Tensor> convertAll(at::TensorList tensors, bool toBacking, c10::
 
 // One node for all tensors of a call, since a compiled graph has hundreds of them.  Gradients go the other way.
 struct Convert final : torch::autograd::Function<Convert> {
-  static torch::autograd::variable_list forward(
-      torch::autograd::AutogradContext* context,
-      at::TensorList tensors,
-      bool toBacking,
-      int64_t index) {
+  static torch::autograd::variable_list
+  forward(torch::autograd::AutogradContext* context, at::TensorList tensors, bool toBacking, int64_t index) {
     context->set_materialize_grads(false);
     context->saved_data["toBacking"] = toBacking;
     context->saved_data["index"] = index;
     return convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
   }
   static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& gradients) {
     const bool toBacking = context->saved_data["toBacking"].toBool();
     const auto index = context->saved_data["index"].toInt();
     torch::autograd::variable_list converted = convert(gradients, !toBacking, index);
@@ -93,10 +99,12 @@ struct Convert final : torch::autograd::Function<Convert> {
     return converted;
   }
 
-  static torch::autograd::variable_list convert(
-      const torch::autograd::variable_list& tensors, bool toBacking, int64_t index) {
-    const bool trains = c10::GradMode::is_enabled() &&
-        std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+  static torch::autograd::variable_list
+  convert(const torch::autograd::variable_list& tensors, bool toBacking, int64_t index) {
+    const bool trains =
+        c10::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
+          return t.defined() && t.requires_grad();
+        });
     return trains ? apply(at::TensorList(tensors), toBacking, index)
                   : convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
   }
@@ -145,7 +153,9 @@ auto withPython(Function function) {
 
 CudaFrontend cudaFrontend() {
   CudaFrontend frontend{};
-  frontend.deviceCount = [] { return withPython([] { return torchCuda().attr("device_count")().cast<int>(); }); };
+  frontend.deviceCount = [] {
+    return withPython([] { return torchCuda().attr("device_count")().cast<int>(); });
+  };
   frontend.initialize = [] { withPython([] { torchCuda().attr("init")(); }); };
   frontend.deviceProperties = [](c10::DeviceIndex device) {
     return withPython([device] {
@@ -163,14 +173,20 @@ CudaFrontend cudaFrontend() {
   frontend.sleep = [](c10::DeviceIndex device, int64_t nanoseconds) {
     withPython([device, nanoseconds] {
       // In kHz, and a device runs at most at its maximum: the sleep is not shorter than asked for.
-      const auto rate = py::getattr(torchCuda().attr("get_device_properties")(static_cast<int>(device)), "clock_rate", py::int_(2000000)).cast<int64_t>();
+      const auto rate = py::getattr(
+                            torchCuda().attr("get_device_properties")(static_cast<int>(device)),
+                            "clock_rate",
+                            py::int_(2000000))
+                            .cast<int64_t>();
       torchCuda().attr("_sleep")(nanoseconds / 1000 * rate / 1000);
     });
   };
   frontend.canAccessPeer = [](c10::DeviceIndex device, c10::DeviceIndex peer) {
     return withPython([device, peer] {
       return device != peer &&
-          torchCuda().attr("can_device_access_peer")(static_cast<int>(device), static_cast<int>(peer)).cast<bool>();
+             torchCuda()
+                 .attr("can_device_access_peer")(static_cast<int>(device), static_cast<int>(peer))
+                 .cast<bool>();
     });
   };
   return frontend;
@@ -183,11 +199,13 @@ void initDelegateBindings(py::module_& m) {
   // The type of device that the driver runs on, as PyTorch names it; None for a chip of its own.
   m.def("_delegate_type", [] {
     DelegateDriver* const delegate = driver().delegate();
-    return delegate == nullptr ? py::object(py::none())
-                               : py::object(py::str(c10::DeviceTypeName(delegate->type(), /*lower_case=*/true)));
+    return delegate == nullptr
+               ? py::object(py::none())
+               : py::object(py::str(c10::DeviceTypeName(delegate->type(), /*lower_case=*/true)));
   });
   m.def("_to_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, true); });
-  m.def("_from_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, false); });
+  m.def(
+      "_from_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, false); });
 }
 
 } // namespace simdev

@@ -60,18 +60,31 @@ void CompiledKernel::Arguments::add(const at::Tensor& tensor) {
     slots_[index] = slots_.size() * sizeof(uint64_t);
     slots_.resize(slots_.size() + (tensor.itemsize() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
     std::memcpy(
-        reinterpret_cast<unsigned char*>(slots_.data()) + slots_[index], tensor.const_data_ptr(), tensor.itemsize());
+        reinterpret_cast<unsigned char*>(slots_.data()) + slots_[index],
+        tensor.const_data_ptr(),
+        tensor.itemsize());
     return;
   }
   TORCH_CHECK_TYPE(
-      device.type() == kDeviceType, kernel_.name(), ": argument ", index, " must be on simdev, not on ", device);
+      device.type() == kDeviceType,
+      kernel_.name(),
+      ": argument ",
+      index,
+      " must be on simdev, not on ",
+      device);
   if (device_ != device.index()) {
     TORCH_CHECK_TYPE(
-        device_ < 0, kernel_.name(), ": arguments are on devices ", int(device_), " and ", int(device.index()));
+        device_ < 0,
+        kernel_.name(),
+        ": arguments are on devices ",
+        int(device_),
+        " and ",
+        int(device.index()));
     device_ = device.index();
   }
   void* const pointer = tensor.data_ptr();
-  slots_[index] = reinterpret_cast<uintptr_t>(pointer == nullptr ? nullptr : driver().kernelPointer(device_, pointer));
+  slots_[index] =
+      reinterpret_cast<uintptr_t>(pointer == nullptr ? nullptr : driver().kernelPointer(device_, pointer));
 }
 
 void CompiledKernel::launch(const Arguments& arguments) const {

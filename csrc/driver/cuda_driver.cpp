@@ -15,7 +15,9 @@ namespace {
 
 CudaFrontend cudaFrontend{};
 
-bool isCudaBuild() { return c10::impl::hasDeviceGuardImpl(c10::kCUDA); }
+bool isCudaBuild() {
+  return c10::impl::hasDeviceGuardImpl(c10::kCUDA);
+}
 
 class CudaDriver final : public DelegateDriver {
  public:
@@ -57,18 +59,25 @@ class CudaDriver final : public DelegateDriver {
 
 } // namespace
 
-void setCudaFrontend(const CudaFrontend& frontend) noexcept { cudaFrontend = frontend; }
+void setCudaFrontend(const CudaFrontend& frontend) noexcept {
+  cudaFrontend = frontend;
+}
 
-bool isCudaAvailable() { return isCudaBuild() && cudaFrontend.deviceCount() > 0; }
+bool isCudaAvailable() {
+  return isCudaBuild() && cudaFrontend.deviceCount() > 0;
+}
 
 Driver& cudaDriver() {
   TORCH_CHECK_VALUE(
       isCudaBuild(),
-      "SIMDEV_DRIVER=\"cuda\": this PyTorch (", SIMDEV_TORCH_VERSION, ") was built without CUDA. Install a CUDA build of it, "
+      "SIMDEV_DRIVER=\"cuda\": this PyTorch (",
+      SIMDEV_TORCH_VERSION,
+      ") was built without CUDA. Install a CUDA build of it, "
       "or use SIMDEV_DRIVER=simulator.");
   TORCH_CHECK_VALUE(
       cudaFrontend.deviceCount() > 0,
-      "SIMDEV_DRIVER=\"cuda\": no NVIDIA GPU is visible to this process (see nvidia-smi, and CUDA_VISIBLE_DEVICES). Use "
+      "SIMDEV_DRIVER=\"cuda\": no NVIDIA GPU is visible to this process (see nvidia-smi, and "
+      "CUDA_VISIBLE_DEVICES). Use "
       "SIMDEV_DRIVER=simulator to run without one.");
   static auto* const driver = new CudaDriver; // used until the very end of the process
   return *driver;

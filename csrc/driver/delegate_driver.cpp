@@ -14,7 +14,9 @@ namespace simdev {
 
 namespace {
 
-const c10::Stream& toStream(StreamHandle handle) { return *static_cast<const c10::Stream*>(handle); }
+const c10::Stream& toStream(StreamHandle handle) {
+  return *static_cast<const c10::Stream*>(handle);
+}
 
 // The delegate makes an event at its first record.
 struct DelegateEvent {
@@ -23,7 +25,9 @@ struct DelegateEvent {
   c10::EventFlag flag;
 };
 
-DelegateEvent& toEvent(EventHandle handle) { return *static_cast<DelegateEvent*>(handle); }
+DelegateEvent& toEvent(EventHandle handle) {
+  return *static_cast<DelegateEvent*>(handle);
+}
 
 at::Tensor bytesAt(const void* pointer, size_t bytes, c10::Device device) {
   const int64_t size = static_cast<int64_t>(bytes);
@@ -34,13 +38,16 @@ at::Tensor bytesAt(const void* pointer, size_t bytes, c10::Device device) {
 }
 
 [[noreturn]] void unsupported(const char* what) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "simdev: ", what, " is not the driver's here: use torch.accelerator.Graph");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "simdev: ", what, " is not the driver's here: use torch.accelerator.Graph");
 }
 
 } // namespace
 
 DelegateStreamScope::DelegateStreamScope(const c10::impl::DeviceGuardImplInterface& guard, c10::Stream stream)
-    : guard_(guard), previousDevice_(guard.exchangeDevice(stream.device())), previousStream_(guard.exchangeStream(stream)) {}
+    : guard_(guard),
+      previousDevice_(guard.exchangeDevice(stream.device())),
+      previousStream_(guard.exchangeStream(stream)) {}
 
 DelegateStreamScope::~DelegateStreamScope() {
   guard_.exchangeStream(previousStream_);
@@ -79,9 +86,13 @@ StreamHandle DelegateDriver::createStream(c10::DeviceIndex device, int priority)
   return streamHandle(delegateStream(device, createStreamId(device, priority)));
 }
 
-bool DelegateDriver::queryStream(StreamHandle stream) { return guard().queryStream(toStream(stream)); }
+bool DelegateDriver::queryStream(StreamHandle stream) {
+  return guard().queryStream(toStream(stream));
+}
 
-void DelegateDriver::synchronizeStream(StreamHandle stream) { guard().synchronizeStream(toStream(stream)); }
+void DelegateDriver::synchronizeStream(StreamHandle stream) {
+  guard().synchronizeStream(toStream(stream));
+}
 
 void DelegateDriver::streamWaitEvent(StreamHandle stream, EventHandle event) {
   if (toEvent(event).event != nullptr) {
@@ -89,7 +100,9 @@ void DelegateDriver::streamWaitEvent(StreamHandle stream, EventHandle event) {
   }
 }
 
-void DelegateDriver::synchronizeDevice(c10::DeviceIndex device) { guard().synchronizeDevice(device); }
+void DelegateDriver::synchronizeDevice(c10::DeviceIndex device) {
+  guard().synchronizeDevice(device);
+}
 
 // --- Events -------------------------------------------------------------------------------------------------------
 
@@ -156,7 +169,8 @@ MemoryInfo DelegateDriver::memoryInfo(c10::DeviceIndex device) {
 
 void* DelegateDriver::allocateHost(size_t bytes) {
   at::HostAllocator* const allocator = hostAllocator();
-  c10::DataPtr data = allocator != nullptr ? allocator->allocate(bytes) : c10::GetCPUAllocator()->allocate(bytes);
+  c10::DataPtr data =
+      allocator != nullptr ? allocator->allocate(bytes) : c10::GetCPUAllocator()->allocate(bytes);
   void* const pointer = data.get();
   const std::lock_guard lock(mutex_);
   blocks_[pointer] = {std::move(data), bytes};
@@ -199,7 +213,12 @@ std::optional<PointerInfo> DelegateDriver::pointerInfo(const void* pointer) noex
 
 // --- Copies -------------------------------------------------------------------------------------------------------
 
-void DelegateDriver::memcpyAsync(void* dst, const void* src, size_t bytes, MemcpyKind kind, StreamHandle stream) {
+void DelegateDriver::memcpyAsync(
+    void* dst,
+    const void* src,
+    size_t bytes,
+    MemcpyKind kind,
+    StreamHandle stream) {
   if (bytes == 0) {
     return;
   }
@@ -233,7 +252,13 @@ void DelegateDriver::launch(StreamHandle stream, std::unique_ptr<Task> task) {
   task->run();
 }
 
-void DelegateDriver::launchKernel(StreamHandle, const char* name, KernelFunction, uint32_t, const void*, size_t) {
+void DelegateDriver::launchKernel(
+    StreamHandle,
+    const char* name,
+    KernelFunction,
+    uint32_t,
+    const void*,
+    size_t) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "simdev: ", name, ": the driver '", this->name(), "' runs no native kernels of torch_simdev");
 }
@@ -248,10 +273,20 @@ CaptureStatus DelegateDriver::captureStatus(StreamHandle stream) {
 #endif
 }
 
-void DelegateDriver::beginCapture(StreamHandle) { unsupported("capturing a graph"); }
-GraphHandle DelegateDriver::endCapture(StreamHandle) { unsupported("capturing a graph"); }
-GraphExecHandle DelegateDriver::instantiateGraph(GraphHandle) { unsupported("a graph"); }
-void DelegateDriver::launchGraph(GraphExecHandle, StreamHandle) { unsupported("a graph"); }
-void DelegateDriver::dumpGraph(GraphHandle, const std::string&) { unsupported("a graph"); }
+void DelegateDriver::beginCapture(StreamHandle) {
+  unsupported("capturing a graph");
+}
+GraphHandle DelegateDriver::endCapture(StreamHandle) {
+  unsupported("capturing a graph");
+}
+GraphExecHandle DelegateDriver::instantiateGraph(GraphHandle) {
+  unsupported("a graph");
+}
+void DelegateDriver::launchGraph(GraphExecHandle, StreamHandle) {
+  unsupported("a graph");
+}
+void DelegateDriver::dumpGraph(GraphHandle, const std::string&) {
+  unsupported("a graph");
+}
 
 } // namespace simdev

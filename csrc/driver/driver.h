@@ -129,7 +129,8 @@ class Driver {
 
   // DeviceToDevice pointers may lie on different devices.  A pageable host source is read before the call returns; a
   // pageable host destination is complete when the call returns; pinned memory is used asynchronously.
-  virtual void memcpyAsync(void* dst, const void* src, size_t bytes, MemcpyKind kind, StreamHandle stream) = 0;
+  virtual void
+  memcpyAsync(void* dst, const void* src, size_t bytes, MemcpyKind kind, StreamHandle stream) = 0;
   virtual void memsetAsync(void* dst, int value, size_t bytes, StreamHandle stream) = 0;
 
   // --- Streams --------------------------------------------------------------------------------------------

@@ -69,7 +69,9 @@ struct HostGuard final : c10::impl::DeviceGuardImplInterface {
     const uint32_t drawn = next[device.index()][level]++ % 32;
     return stream(device.index(), static_cast<c10::StreamId>(level * 32 + drawn) << 1 | 1);
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return getNewStream(device, 0);
+  }
   c10::Stream exchangeStream(c10::Stream next) const override {
     const c10::DeviceIndex index = next.device_index();
     return stream(index, std::exchange(currentStream[static_cast<size_t>(index)], next.id()));
@@ -78,14 +80,16 @@ struct HostGuard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream&) const override {}
   // The default stream's is null, as CUDA's.
   void* getStreamNativeHandle(const c10::Stream stream) const override {
-    return reinterpret_cast<void*>(stream.id() == 0 || (stream.id() & 1) == 0 ? stream.id() : stream.id() + 0x1000);
+    return reinterpret_cast<void*>(
+        stream.id() == 0 || (stream.id() & 1) == 0 ? stream.id() : stream.id() + 0x1000);
   }
 #if SIMDEV_HAS_STREAM_IS_CAPTURING
   bool isStreamCapturing(const c10::Stream&) const override { return false; }
 #endif
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag flag) const override {
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag flag)
+      const override {
     if (*event == nullptr) {
       *event = new HostEvent{{}, flag == c10::EventFlag::BACKEND_DEFAULT};
     }
@@ -94,11 +98,14 @@ struct HostGuard final : c10::impl::DeviceGuardImplInterface {
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {}
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<HostEvent*>(event); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<HostEvent*>(event);
+  }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     const auto* from = static_cast<HostEvent*>(start);
     const auto* to = static_cast<HostEvent*>(end);
-    TORCH_CHECK(from->timing && to->timing, "Both events must be created with argument 'enable_timing=True'.");
+    TORCH_CHECK(
+        from->timing && to->timing, "Both events must be created with argument 'enable_timing=True'.");
     return std::chrono::duration<double, std::milli>(to->recorded - from->recorded).count();
   }
 };
@@ -110,7 +117,11 @@ struct HostDeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     auto& device = devices[static_cast<size_t>(HostGuard::currentDevice)];
     TORCH_CHECK_WITH(
-        OutOfMemoryError, bytes <= kTotal, "CUDA out of memory. Tried to allocate ", bytes, " bytes of the stand-in's memory.");
+        OutOfMemoryError,
+        bytes <= kTotal,
+        "CUDA out of memory. Tried to allocate ",
+        bytes,
+        " bytes of the stand-in's memory.");
     if (bytes == 0) {
       return {nullptr, c10::Device(c10::kCPU)};
     }
@@ -118,7 +129,9 @@ struct HostDeviceAllocator final : c10::DeviceAllocator {
     device.increase(bytes);
     return {block->data.get(), block, &release, c10::Device(c10::kCPU)};
   }
-  void copy_data(void* dest, const void* src, std::size_t count) const override { std::memcpy(dest, src, count); }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    std::memcpy(dest, src, count);
+  }
 
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t = {0, 0}) override {}

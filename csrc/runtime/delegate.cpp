@@ -39,9 +39,7 @@ class DelegateDeviceScope {
  public:
   explicit DelegateDeviceScope(c10::DeviceIndex index)
       : guard_(delegate().guard()), previous_(guard_.exchangeDevice(delegate().guardDevice(index))) {}
-  ~DelegateDeviceScope() {
-    guard_.uncheckedSetDevice(previous_);
-  }
+  ~DelegateDeviceScope() { guard_.uncheckedSetDevice(previous_); }
 
  private:
   const c10::impl::DeviceGuardImplInterface& guard_;
@@ -57,7 +55,11 @@ class DelegateAllocator final : public c10::DeviceAllocator {
     c10::DeviceAllocator& allocator = delegate().deviceAllocator();
     return shellData(
         c10::make_intrusive<c10::StorageImpl>(
-            c10::StorageImpl::use_byte_size_t(), bytes, allocator.allocate(bytes), &allocator, /*resizable=*/true),
+            c10::StorageImpl::use_byte_size_t(),
+            bytes,
+            allocator.allocate(bytes),
+            &allocator,
+            /*resizable=*/true),
         c10::Device(kDeviceType, index));
   }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
@@ -67,12 +69,8 @@ class DelegateAllocator final : public c10::DeviceAllocator {
     delegate().deviceAllocator().copy_data(dest, src, count);
   }
 
-  bool initialized() override {
-    return isInitialized();
-  }
-  void emptyCache(c10::MempoolId_t pool = {0, 0}) override {
-    delegate().deviceAllocator().emptyCache(pool);
-  }
+  bool initialized() override { return isInitialized(); }
+  void emptyCache(c10::MempoolId_t pool = {0, 0}) override { delegate().deviceAllocator().emptyCache(pool); }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     if (c10::StorageImpl* const inner = innerOf(data)) {
       delegate().deviceAllocator().recordStream(
@@ -140,12 +138,13 @@ InnerStorage innerStorage(const c10::Storage& shell) {
 
 c10::Storage makeShell(InnerStorage inner, c10::DeviceIndex index) {
   const size_t bytes = inner->nbytes();
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(),
-      bytes,
-      shellData(std::move(inner), c10::Device(kDeviceType, index)),
-      c10::GetAllocator(kDeviceType),
-      /*resizable=*/true));
+  return c10::Storage(
+      c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(),
+          bytes,
+          shellData(std::move(inner), c10::Device(kDeviceType, index)),
+          c10::GetAllocator(kDeviceType),
+          /*resizable=*/true));
 }
 
 void updateShell(const c10::Storage& shell, const InnerStorage& inner) {

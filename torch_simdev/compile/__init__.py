@@ -5,7 +5,8 @@ Inductor, whose imports cost seconds; each part is registered when PyTorch first
 
 - `torch._dynamo.device_interface` being imported registers the device interface (device_interface.py);
 - Inductor looking `Scheduling` up on `torch.simdev` registers the code generator (registration.py);
-- `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it (relabel.py);
+- `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it
+(relabel.py);
 - `torch.compile(backend="simdev")` finds backend.py by entry point.
 """
 
@@ -13,13 +14,17 @@ from __future__ import annotations
 
 from ._import_hook import after_import
 
-# What Inductor looks up on a device module.  It gets none of them: the look-up itself registers the code generator,
+# What Inductor looks up on a device module.  It gets none of them: the look-up itself registers the code
+# generator,
 # together with the custom pass and the options that registration by attribute would leave out.
-INDUCTOR_ATTRIBUTES = frozenset({"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"})
+INDUCTOR_ATTRIBUTES = frozenset(
+    {"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"}
+)
 
 
 def register_with_inductor() -> None:
-    """Registers the code generator.  Imports Inductor if that has not happened; a second call does nothing."""
+    """Registers the code generator.  Imports Inductor if that has not happened; a second call does
+    nothing."""
     from .registration import register
 
     register()

@@ -67,7 +67,8 @@ def simdev(
     """
     own, inductors = split_options(mode, options)
 
-    # The options hold while the graph is captured and partitioned, since they are part of the keys of caches, and
+    # The options hold while the graph is captured and partitioned, since they are part of the keys of
+    # caches, and
     # whenever Inductor is called: it may compile the backward graph much later.
     def inner_compile(*args: Any, **kwargs: Any) -> Any:
         with _patched(own, inductors):

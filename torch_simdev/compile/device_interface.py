@@ -24,9 +24,9 @@ from ..amp import is_bf16_supported
 class SimdevInterface(DeviceInterface):
     """The interface registered for "simdev" and each "simdev:<index>"."""
 
-    device = devices.device  # type: ignore[assignment]
-    Event = streams.Event  # type: ignore[assignment]
-    Stream = streams.Stream  # type: ignore[assignment]
+    device = devices.device
+    Event = streams.Event
+    Stream = streams.Stream
 
     class Worker:
         """For processes that compile: what the parent has recorded stands in for the device."""

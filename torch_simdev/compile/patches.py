@@ -1,7 +1,9 @@
-"""Every place where Inductor or Dynamo asks for "cpu" or "cuda" by name and simdev needs the answer of the first.
+"""Every place where Inductor or Dynamo asks for "cpu" or "cuda" by name and simdev needs the answer of the
+first.
 
 Each workaround is a function with its reason, and the test that fails without it: when upstream has made it
-unnecessary, that test passes without the function, and both go.  All of them leave other devices as they were.
+unnecessary, that test passes without the function, and both go.  All of them leave other devices as they
+were.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def _device_type(x: Any) -> str | None:
 
 @_patch(test="test_softmax_and_batch_norm_schedule")
 def fuse_as_for_cpu() -> None:
-    """The scheduler reorders and reindexes loops into forms that only Triton's code generator takes, guarded by
+    """The scheduler reorders and reindexes loops into forms that only Triton's code generator takes,
+    guarded by
     `is_cpu()`; with our C++ kernels that ends in a TypeError."""
     from torch._inductor.scheduler import BaseSchedulerNode
 
@@ -68,7 +71,8 @@ def fuse_as_for_cpu() -> None:
 
 @_patch(test="test_argmax_of_permuted_tensor")
 def argreduce_by_logical_index() -> None:
-    """argmax and argmin over several dimensions count in logical order for Triton and for the CPU only; for other
+    """argmax and argmin over several dimensions count in logical order for Triton and for the CPU only; for
+    other
     devices they count in the order of memory, which is wrong for a permuted tensor."""
     from torch._inductor import lowering
 
@@ -78,7 +82,7 @@ def argreduce_by_logical_index() -> None:
     def make_reduction_inner(x: Any, *args: Any, **kwargs: Any) -> Any:
         if _device_type(x) != DEVICE_TYPE:
             return upstream(x, *args, **kwargs)
-        with mock.patch.object(lowering, "is_triton", lambda _: True):
+        with mock.patch.object(lowering, "is_triton", lambda _: True):  # noqa: PT008 - not a test
             return upstream(x, *args, **kwargs)
 
     lowering._make_reduction_inner = make_reduction_inner
@@ -86,7 +90,8 @@ def argreduce_by_logical_index() -> None:
 
 @_patch(test="test_streams_inside_of_a_graph")
 def guard_the_device() -> None:
-    """The scheduler opens a device guard, and gets hold of the streams of a graph that has several, for the types of
+    """The scheduler opens a device guard, and gets hold of the streams of a graph that has several, for the
+    types of
     device it knows.  What the guard looks like is up to our wrapper."""
     from torch._inductor import scheduler
 

@@ -48,9 +48,11 @@ class SimdevOpOverrides(DeviceOpOverrides):
 
 
 class GraphPass(CustomGraphModulePass):
-    """Runs on each graph that Inductor compiles, after its own passes, and gives the key of our code generator.
+    """Runs on each graph that Inductor compiles, after its own passes, and gives the key of our code
+    generator.
 
-    Inductor's caches of compiled graphs know its own sources and settings.  What they do not know is in `uuid`.
+    Inductor's caches of compiled graphs know its own sources and settings.  What they do not know is in
+    `uuid`.
     """
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
@@ -82,7 +84,7 @@ def register() -> None:
         CppWrapperCpu,
         WrapperFxCodegen,
         device_custom_pass=GraphPass(),
-        device_custom_config=config,  # type: ignore[arg-type]
+        device_custom_config=config,
     )
 
 

@@ -1,8 +1,12 @@
-"""torch.compile where the device is another device of PyTorch (the CUDA driver): its compiler compiles the graph.
+"""torch.compile where the device is another device of PyTorch (the CUDA driver): its compiler compiles the
+graph.
 
-A graph that Dynamo captured on simdev tensors is re-labelled as one of the delegate's tensors before anything looks at
-it: its inputs become the delegate's tensors over the same memory, and so do constants and devices named in it.
-AOTAutograd, Inductor and Triton then see a CUDA graph, forward and backward, with CUDA's kernels, CUDA graphs and random
+A graph that Dynamo captured on simdev tensors is re-labelled as one of the delegate's tensors before
+anything looks at
+it: its inputs become the delegate's tensors over the same memory, and so do constants and devices named in
+it.
+AOTAutograd, Inductor and Triton then see a CUDA graph, forward and backward, with CUDA's kernels, CUDA
+graphs and random
 numbers.  What it returns is labelled back.  No element is copied.
 
 Does not live here: how tensors are converted (csrc/bindings/delegate.cpp).
@@ -177,7 +181,7 @@ def _has_triton() -> bool:
     if has_triton():
         return True
     warnings.warn(
-        "torch.compile on simdev's CUDA driver needs Triton, which is not there or does not support this GPU: "
+        "torch.compile on simdev's CUDA driver needs Triton, which is not there or does not support this GPU: "  # noqa: E501
         "graphs run operator by operator.",
         stacklevel=2,
     )
@@ -195,7 +199,8 @@ def _needs_relabelling(gm: Any, example_inputs: Sequence[Any]) -> bool:
 
 
 def install() -> None:
-    """Puts the re-labelling in front of Inductor's entry point, for graphs of simdev tensors under a delegate."""
+    """Puts the re-labelling in front of Inductor's entry point, for graphs of simdev tensors under a
+    delegate."""
     from torch._inductor import compile_fx as module
 
     upstream = module.compile_fx

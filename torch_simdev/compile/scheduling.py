@@ -1,6 +1,7 @@
 """From Inductor's fused nodes to the source of kernels.
 
-Inductor's C++ scheduling does the fusion, the tiling and the vectorising; this says which settings it runs under, what a
+Inductor's C++ scheduling does the fusion, the tiling and the vectorising; this says which settings it runs
+under, what a
 kernel's source looks like around the loops, and how a kernel is defined in the generated module.
 """
 
@@ -40,7 +41,8 @@ def codegen_settings() -> Iterator[None]:
         yield
 
 
-# The letter of an argument kind (csrc/compile/compiled_kernel.h) for the types of arguments that are no pointers.
+# The letter of an argument kind (csrc/compile/compiled_kernel.h) for the types of arguments that are no
+# pointers.
 _NUMBER_KINDS = {"int64_t": "i", "float": "f", "double": "d", "bool": "b"}
 
 
@@ -72,7 +74,9 @@ class SimdevKernelGroup(KernelGroup):
         code.writelines([_CPP_PREFIX, KERNEL_HEADER, ""])
         arg_defs, call_args, _ = self.args.cpp_argdefs()
         arg_defs = [
-            re.sub(r"^const (\S+)\* ", r"const simdev::HostScalar<\1> ", text) if is_host_scalar(arg) else text
+            re.sub(r"^const (\S+)\* ", r"const simdev::HostScalar<\1> ", text)
+            if is_host_scalar(arg)
+            else text
             for text, arg in zip(arg_defs, call_args)
         ]
         kernel = Placeholder.KERNEL_NAME if name is None else name
@@ -116,7 +120,8 @@ class SimdevScheduling(CppScheduling):
     def define_kernel(
         self, src_code: str, nodes: Sequence[BaseSchedulerNode], kernel_args: KernelArgs | None = None
     ) -> str:
-        """Puts the kernel into the generated module, unless it holds one with this source; returns its name."""
+        """Puts the kernel into the generated module, unless it holds one with this source; returns its
+        name."""
         wrapper = V.graph.wrapper_code
         if src_code in wrapper.src_to_kernel:
             return wrapper.src_to_kernel[src_code]

@@ -1,6 +1,7 @@
 """The generated Python module around the kernels: allocations from the device's allocator, launches, header.
 
-One launch is one call of a `CompiledKernel` with tensors and numbers; which stream, which device and where the memory is seen
+One launch is one call of a `CompiledKernel` with tensors and numbers; which stream, which device and where
+the memory is seen
 by the kernel are found out in C++ at that moment, so that the module works on whatever stream is current.
 """
 
@@ -54,7 +55,8 @@ class _SimdevWrapper:
         return SimdevSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
 
     def codegen_device_guard_enter(self, device_idx: int, num_streams: int = 1, *args: Any) -> None:
-        # Launches and allocations name their device.  Only operators, custom ones above all, may ask which is current.
+        # Launches and allocations name their device.  Only operators, custom ones above all, may ask which
+        # is current.
         scheduler = V.graph.scheduler
         self._guarded = num_streams > 1 or any(node.is_extern() for node in scheduler.nodes)
         if self._guarded:

@@ -1,15 +1,10 @@
 // The loops.  Each is compiled for several x86-64 levels and the best is chosen when the library is loaded.
 #include "aten/native/pointwise_kernels.h"
 
+#include "aten/native/kernel_clones.h"
 #include "aten/native/kernel_launch.h"
 
 #include <cstring>
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define SIMDEV_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define SIMDEV_CLONES
-#endif
 
 namespace simdev::native {
 

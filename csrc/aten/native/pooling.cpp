@@ -36,7 +36,7 @@ bool isNative(const at::Tensor& input) {
 
 // Enough blocks for every compute thread when there is work for them.
 uint32_t poolGrid(int64_t planes, const at::Tensor& input) {
-  constexpr int64_t kElementsPerBlock = 32 * 1024;
+  constexpr int64_t kElementsPerBlock = 256 * 1024; // less is done before another thread has woken up
   return static_cast<uint32_t>(
       std::clamp<int64_t>(input.numel() / kElementsPerBlock, 1, std::min<int64_t>(planes, 32)));
 }

@@ -1,6 +1,8 @@
 // The loops of max pooling.  See pooling_kernels.h.
 #include "aten/native/pooling_kernels.h"
 
+#include "aten/native/kernel_clones.h"
+
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -29,6 +31,38 @@ inline void consider(T value, int64_t index, T& best, int64_t& bestIndex) {
   best = std::bit_cast<T>((std::bit_cast<Bits>(value) & mask) | (std::bit_cast<Bits>(best) & ~mask));
   const int64_t indexMask = -static_cast<int64_t>(wins);
   bestIndex = (index & indexMask) | (bestIndex & ~indexMask);
+}
+
+// The same for planes of floats that the windows tile exactly: first the larger of each pair of neighbours, in one loop
+// over the whole plane that vectorises whatever its width, then the larger of the pairs above each other.
+constexpr int64_t kMaxPairs = 4096;
+
+SIMDEV_CLONES void poolTiledPlane(
+    const float* input,
+    float* output,
+    int64_t* indices,
+    int64_t outputHeight,
+    int64_t outputWidth) {
+  float largest[kMaxPairs];
+  int32_t which[kMaxPairs];
+  const int64_t pairs = 2 * outputHeight * outputWidth;
+  for (int64_t j = 0; j < pairs; ++j) {
+    const float left = input[2 * j];
+    const float right = input[2 * j + 1];
+    const bool wins = (right > left) | (right != right);
+    largest[j] = wins ? right : left;
+    which[j] = static_cast<int32_t>(2 * j) + (wins ? 1 : 0);
+  }
+  for (int64_t oh = 0; oh < outputHeight; ++oh) {
+    const int64_t top = 2 * oh * outputWidth;
+    for (int64_t ow = 0; ow < outputWidth; ++ow) {
+      const float above = largest[top + ow];
+      const float below = largest[top + outputWidth + ow];
+      const bool wins = (below > above) | (below != below);
+      output[oh * outputWidth + ow] = wins ? below : above;
+      indices[oh * outputWidth + ow] = wins ? which[top + outputWidth + ow] : which[top + ow];
+    }
+  }
 }
 
 // The 2x2 window with stride 2 that nearly every network uses: no bounds to check.
@@ -89,6 +123,9 @@ void maxPool2d(const KernelContext& context, const void* arguments) {
                    args.strideWidth == 2 && args.paddingHeight == 0 && args.paddingWidth == 0 &&
                    args.dilationHeight == 1 && args.dilationWidth == 1 &&
                    2 * args.outputHeight <= args.inputHeight && 2 * args.outputWidth <= args.inputWidth;
+  const bool tiled = by2 && 2 * args.outputHeight == args.inputHeight &&
+                     2 * args.outputWidth == args.inputWidth &&
+                     2 * args.outputHeight * args.outputWidth <= kMaxPairs;
   const int64_t inputSize = args.inputHeight * args.inputWidth;
   const int64_t outputSize = args.outputHeight * args.outputWidth;
   const auto [begin, end] = planesOf(context, args.planes);
@@ -96,6 +133,12 @@ void maxPool2d(const KernelContext& context, const void* arguments) {
     const T* input = static_cast<const T*>(args.input) + plane * inputSize;
     T* output = static_cast<T*>(args.output) + plane * outputSize;
     int64_t* indices = args.indices + plane * outputSize;
+    if constexpr (std::is_same_v<T, float>) {
+      if (tiled) {
+        poolTiledPlane(input, output, indices, args.outputHeight, args.outputWidth);
+        continue;
+      }
+    }
     by2 ? poolPlaneBy2(args, input, output, indices) : poolPlane(args, input, output, indices);
   }
 }

@@ -1,0 +1,106 @@
+// The loops of batch normalisation.  See batch_norm_kernels.h.
+#include "aten/native/batch_norm_kernels.h"
+
+#include "aten/native/kernel_clones.h"
+
+#include <cmath>
+
+namespace simdev::native {
+
+namespace {
+
+constexpr int kLanes = 16; // independent sums: they vectorise, and round less than one long sum
+
+struct Moments {
+  double mean;
+  double variance; // biased
+};
+
+// Two passes: the mean first, so that the variance does not cancel.  Planes are summed in float, planes' sums in double.
+SIMDEV_CLONES Moments momentsOf(const BatchNormArguments& args, int64_t channel) {
+  const int64_t count = args.batch * args.spatial;
+  const int64_t stride = args.channels * args.spatial;
+  const float* first = args.input + channel * args.spatial;
+  double sum = 0;
+  for (int64_t n = 0; n < args.batch; ++n) {
+    const float* plane = first + n * stride;
+    float lanes[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= args.spatial; i += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        lanes[lane] += plane[i + lane];
+      }
+    }
+    for (; i < args.spatial; ++i) {
+      lanes[0] += plane[i];
+    }
+    for (float lane : lanes) {
+      sum += lane;
+    }
+  }
+  const double mean = sum / static_cast<double>(count);
+  const float center = static_cast<float>(mean);
+  double squares = 0;
+  for (int64_t n = 0; n < args.batch; ++n) {
+    const float* plane = first + n * stride;
+    float lanes[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= args.spatial; i += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const float difference = plane[i + lane] - center;
+        lanes[lane] += difference * difference;
+      }
+    }
+    for (; i < args.spatial; ++i) {
+      const float difference = plane[i] - center;
+      lanes[0] += difference * difference;
+    }
+    for (float lane : lanes) {
+      squares += lane;
+    }
+  }
+  return {mean, squares / static_cast<double>(count)};
+}
+
+SIMDEV_CLONES void scaleChannel(const BatchNormArguments& args, int64_t channel, float scale, float shift) {
+  const int64_t stride = args.channels * args.spatial;
+  for (int64_t n = 0; n < args.batch; ++n) {
+    const int64_t offset = channel * args.spatial + n * stride;
+    const float* in = args.input + offset;
+    float* out = args.output + offset;
+    for (int64_t i = 0; i < args.spatial; ++i) {
+      out[i] = in[i] * scale + shift;
+    }
+  }
+}
+
+float blend(float running, double fresh, double momentum) {
+  return static_cast<float>(momentum * fresh + (1 - momentum) * running);
+}
+
+} // namespace
+
+void batchNormKernel(const KernelContext& context, const void* arguments) {
+  const auto& args = *static_cast<const BatchNormArguments*>(arguments);
+  const int64_t begin = args.channels * context.block / context.grid;
+  const int64_t end = args.channels * (context.block + 1) / context.grid;
+  const double count = static_cast<double>(args.batch * args.spatial);
+  for (int64_t channel = begin; channel < end; ++channel) {
+    const auto [mean, variance] = momentsOf(args, channel);
+    const double invstd = 1 / std::sqrt(variance + args.eps);
+    args.saveMean[channel] = static_cast<float>(mean);
+    args.saveInvstd[channel] = static_cast<float>(invstd);
+    if (args.runningMean != nullptr) {
+      args.runningMean[channel] = blend(args.runningMean[channel], mean, args.momentum);
+    }
+    if (args.runningVar != nullptr) {
+      const double unbiased = variance * count / (count - 1);
+      args.runningVar[channel] = blend(args.runningVar[channel], unbiased, args.momentum);
+    }
+    const double scale = invstd * (args.weight != nullptr ? args.weight[channel] : 1.0f);
+    const double shift = (args.bias != nullptr ? args.bias[channel] : 0.0f) - mean * scale;
+    scaleChannel(args, channel, static_cast<float>(scale), static_cast<float>(shift));
+  }
+}
+
+} // namespace simdev::native
