@@ -367,8 +367,10 @@ void registerInlineKernels() {
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   static auto* const library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  registerInlineAttention(*library);
   std::vector<std::string> done = registerUnboxedInlineKernels(*library);
+  for (std::string& name : registerInlineAttention(*library)) {
+    done.push_back(std::move(name));
+  }
   std::sort(done.begin(), done.end());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {

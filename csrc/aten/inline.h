@@ -237,7 +237,9 @@ struct InlineKernel<Operator, Return(Arguments...)> {
 
   static Return call(Arguments... arguments) {
     InlineCall call(name());
-    if constexpr (std::string_view(Operator::name) == "aten::copy_") {
+    if constexpr (
+        std::string_view(Operator::name) == "aten::copy_" ||
+        std::string_view(Operator::name) == "aten::_to_copy") {
       call.acceptDelegateTensors();
     }
     std::tuple<InlineArgument<Arguments>...> held{
@@ -289,6 +291,6 @@ int64_t chooseInlineAttention(
     bool isCausal,
     std::optional<double> scale,
     bool enableGqa);
-void registerInlineAttention(torch::Library& library);
+std::vector<std::string> registerInlineAttention(torch::Library& library);
 
 } // namespace simdev

@@ -155,11 +155,15 @@ int64_t chooseInlineAttention(
   return choice == kFlash && kernelDispatchKey() != c10::DispatchKey::CPU ? kOverrideable : choice;
 }
 
-void registerInlineAttention(torch::Library& library) {
-  if (kernelDispatchKey() != c10::DispatchKey::CPU) {
-    library.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(forward));
-    library.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(backward));
+std::vector<std::string> registerInlineAttention(torch::Library& library) {
+  if (kernelDispatchKey() == c10::DispatchKey::CPU) {
+    return {}; // its flash attention is an operator like any other
   }
+  constexpr const char* kForward = "aten::_scaled_dot_product_fused_attention_overrideable";
+  constexpr const char* kBackward = "aten::_scaled_dot_product_fused_attention_overrideable_backward";
+  library.impl(kForward, TORCH_FN(forward));
+  library.impl(kBackward, TORCH_FN(backward));
+  return {kForward, kBackward};
 }
 
 } // namespace simdev

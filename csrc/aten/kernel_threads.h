@@ -15,8 +15,8 @@ void setKernelParallelism(bool parallel);
 
 // An operator whose largest argument or result has fewer bytes runs on the worker alone.
 inline constexpr size_t kParallelBytes = size_t(512) << 10;
-inline constexpr size_t kParallelBytesOfComputeBound = size_t(64) << 10; // products of matrices
-// The same for operators that are launched by hand and know how many multiplications they do.
+inline constexpr size_t kParallelBytesOfComputeBound = size_t(64) << 10;
+// The same for those whose multiplications are easily counted: products of matrices, convolutions, attention.
 inline constexpr int64_t kParallelMultiplications = int64_t{4} << 20;
 
 } // namespace simdev

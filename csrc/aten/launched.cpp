@@ -31,9 +31,7 @@ class OperatorTask final : public Task {
 
   void run() override {
     KernelDispatchGuard guard;
-    setKernelParallelism(
-        largestTensor(plan_, arguments_) >=
-        (plan_.computeBound ? kParallelBytesOfComputeBound : kParallelBytes));
+    setKernelParallelism(isLarge(plan_, arguments_));
     torch::jit::Stack stack = arguments_; // a captured graph runs this again
     if (outputs_.empty()) {
       plan_.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &stack);

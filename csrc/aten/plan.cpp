@@ -3,6 +3,7 @@
 
 #include "aten/backing.h"
 #include "aten/inference.h"
+#include "aten/kernel_threads.h"
 #include "aten/random.h"
 #include "aten/sparse.h"
 #include "driver/driver.h"
@@ -13,6 +14,7 @@
 #include <ATen/ops/_to_copy.h>
 
 #include <cstring>
+#include <utility>
 
 namespace simdev {
 
@@ -214,14 +216,23 @@ kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, 
   return stack;
 }
 
-size_t largestTensor(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
+bool isLarge(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
+  if (plan.isMatrixProduct) {
+    const at::Tensor* factors[2] = {nullptr, nullptr};
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].isTensor() && !plan.arguments[i].isOut) {
+        factors[0] = std::exchange(factors[1], &arguments[i].toTensor());
+      }
+    }
+    return factors[0]->numel() * factors[1]->size(-1) >= kParallelMultiplications;
+  }
   size_t largest = 0;
   forEachTensor(plan, arguments, [&](const at::Tensor& tensor, bool) {
     if (!isSparse(tensor)) {
       largest = std::max(largest, static_cast<size_t>(tensor.numel()) * tensor.itemsize());
     }
   });
-  return largest;
+  return largest >= (plan.computeBound ? kParallelBytesOfComputeBound : kParallelBytes);
 }
 
 void freshTensors(

@@ -42,6 +42,7 @@ struct OperatorPlan {
   bool hasFreshOutputs = false;
   bool hasOutArguments = false;
   bool computeBound = false; // does more than a few operations for each element
+  bool isMatrixProduct = false; // of its last two tensors
   bool resizesSilently = false; // its CPU kernel resizes an out= argument of another size without the warning
   bool hostOnly = false; // see the rules in registration.cpp
   bool takesHostTensors = false; // CPU tensors of any size are legal beside device ones and are moved over
@@ -61,8 +62,8 @@ c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> 
 torch::jit::Stack
 kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
 
-// Bytes of the largest tensor among the arguments.
-size_t largestTensor(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);
+// Whether the kernel has enough to do for more than one thread (kernel_threads.h).
+bool isLarge(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);
 
 // Appends the tensors of the fresh returns, in order; `results` are all returns.
 void freshTensors(

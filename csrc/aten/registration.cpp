@@ -94,13 +94,16 @@ constexpr std::string_view kLearned[] = {
     "aten::_native_batch_norm_legit_no_training",
 };
 
-constexpr std::string_view kComputeBound[] = {
+constexpr std::string_view kMatrixProducts[] = {
     "aten::mm",
     "aten::addmm",
     "aten::bmm",
     "aten::baddbmm",
     "aten::addbmm",
     "aten::_addmm_activation",
+};
+
+constexpr std::string_view kComputeBound[] = {
     "aten::_cdist_forward",
     "aten::_cdist_backward",
     "aten::grid_sampler_2d",
@@ -139,6 +142,7 @@ std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
   plan->hostOnly = isHostOnly(op.operator_name().name);
   plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
   plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
+  plan->isMatrixProduct = contains(kMatrixProducts, op.operator_name().name);
   plan->computeBound = contains(kComputeBound, op.operator_name().name);
   plan->resizesSilently = contains(kResizesSilently, op.operator_name().name);
   plan->takesHostScalarsInLists = isForeach(op.operator_name().name);

@@ -1,11 +1,13 @@
 // Python's view of delegate drivers: conversion to and from the delegate's tensors, and what the CUDA driver asks of
 // torch.cuda.
 #include "runtime/delegate.h"
+#include "runtime/two_accelerators.h"
 #include "aten/inline.h"
 #include "bindings/bindings.h"
 #include "driver/cuda_driver.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -94,8 +96,10 @@ struct Convert final : torch::autograd::Function<Convert> {
       const torch::autograd::variable_list& gradients) {
     const bool toBacking = context->saved_data["toBacking"].toBool();
     const auto index = context->saved_data["index"].toInt();
-    torch::autograd::variable_list converted = convert(gradients, !toBacking, index);
-    converted.resize(gradients.size() + 2); // nothing for `toBacking` and `index`
+    torch::autograd::variable_list converted = gradients;
+    converted.pop_back(); // of the output that there is not, see convert()
+    converted = convert(converted, !toBacking, index);
+    converted.resize(converted.size() + 2); // nothing for `toBacking` and `index`
     return converted;
   }
 
@@ -105,8 +109,18 @@ struct Convert final : torch::autograd::Function<Convert> {
         c10::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
           return t.defined() && t.requires_grad();
         });
-    return trains ? apply(at::TensorList(tensors), toBacking, index)
-                  : convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
+    if (!trains) {
+      return convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
+    }
+    torch::autograd::variable_list converted = apply(at::TensorList(tensors), toBacking, index);
+    // The engine wants the stream of a node, of whichever of the two devices (csrc/runtime/two_accelerators.cpp).
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].requires_grad()) {
+        converted[i].grad_fn()->add_input_metadata(tensors[i]);
+        break;
+      }
+    }
+    return converted;
   }
 };
 
@@ -132,6 +146,79 @@ std::vector<py::object> convertObjects(const std::vector<py::object>& objects, b
   }
   return result;
 }
+
+// --- Compiled graphs ------------------------------------------------------------------------------------------------
+
+// Borrows the objects; returns a new list.
+template <typename Convert>
+PyObject* convertItems(PyObject* const* items, Py_ssize_t count, Convert convert) {
+  PyObject* const list = PyList_New(count);
+  for (Py_ssize_t i = 0; list != nullptr && i < count; ++i) {
+    PyObject* const item = items[i];
+    PyObject* converted = nullptr;
+    if (THPVariable_Check(item)) {
+      converted = THPVariable_Wrap(convert(THPVariable_Unpack(item)));
+    } else {
+      Py_INCREF(item);
+      converted = item;
+    }
+    PyList_SET_ITEM(list, i, converted);
+  }
+  return list;
+}
+
+PyObject* callConverted(PyObject* compiled, PyObject* arguments, DelegateDriver& delegate) {
+  PyObject* const results = PyObject_CallOneArg(compiled, arguments);
+  Py_DECREF(arguments);
+  if (results == nullptr) {
+    return nullptr;
+  }
+  PyObject* const sequence = PySequence_Fast(results, "a compiled graph returns a list or a tuple");
+  Py_DECREF(results);
+  if (sequence == nullptr) {
+    return nullptr;
+  }
+  const c10::DeviceIndex index = currentDevice();
+  PyObject* const converted = convertItems(
+      PySequence_Fast_ITEMS(sequence), PySequence_Fast_GET_SIZE(sequence), [&](const at::Tensor& tensor) {
+        return fromBackingOne(tensor, delegate, index);
+      });
+  Py_DECREF(sequence);
+  return converted;
+}
+
+// What a compiled graph of the delegate's tensors (`self`) is for ours, called with a list that it empties.
+PyObject* callBoxed(PyObject* self, PyObject* list) {
+  HANDLE_TH_ERRORS
+  DelegateDriver& delegate = startedDelegate();
+  TORCH_CHECK_TYPE(PyList_Check(list), "expected a list of arguments");
+  PyObject* const arguments = convertItems(
+      PySequence_Fast_ITEMS(list), PyList_GET_SIZE(list), [&](const at::Tensor& tensor) {
+        return toBackingOne(tensor, delegate);
+      });
+  if (arguments == nullptr || PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) {
+    Py_XDECREF(arguments);
+    return nullptr;
+  }
+  return callConverted(self, arguments, delegate);
+  END_HANDLE_TH_ERRORS
+}
+
+// The same for a graph that needs nothing of AOTAutograd when it is called: no gradients, no aliases.
+PyObject* callPlain(PyObject* self, PyObject* const* items, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  DelegateDriver& delegate = startedDelegate();
+  const c10::AutoGradMode noGrad(false);
+  const c10::impl::ExcludeDispatchKeyGuard noAutocast(c10::autocast_dispatch_keyset);
+  PyObject* const arguments =
+      convertItems(items, count, [&](const at::Tensor& tensor) { return toBackingOne(tensor, delegate); });
+  return arguments == nullptr ? nullptr : callConverted(self, arguments, delegate);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef kCallBoxed = {"relabelled", callBoxed, METH_O, nullptr};
+PyMethodDef kCallPlain = {
+    "relabelled", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(callPlain)), METH_FASTCALL, nullptr};
 
 // --- torch.cuda ----------------------------------------------------------------------------------------------------------
 
@@ -203,6 +290,13 @@ void initDelegateBindings(py::module_& m) {
                ? py::object(py::none())
                : py::object(py::str(c10::DeviceTypeName(delegate->type(), /*lower_case=*/true)));
   });
+  m.def("_relabelled_boxed", [](const py::object& compiled) {
+    return py::reinterpret_steal<py::object>(PyCFunction_New(&kCallBoxed, compiled.ptr()));
+  });
+  m.def("_relabelled_plain", [](const py::object& compiled) {
+    return py::reinterpret_steal<py::object>(PyCFunction_New(&kCallPlain, compiled.ptr()));
+  });
+  m.def("_accelerator_imports", [] { return findAcceleratorImports(/*redirect=*/false); });
   m.def("_to_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, true); });
   m.def(
       "_from_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, false); });

@@ -117,6 +117,14 @@ auto modulo(KernelStatus& status, T dividend, U divisor) {
 #define remainder_integral(...) ::simdev::remainder(status, __VA_ARGS__)
 #define mod(...) ::simdev::modulo(status, __VA_ARGS__)
 
+// Where no loop body catches a failure: reports it and goes on.
+#define SIMDEV_REPORT(condition, message) \
+  do {                                    \
+    if (!(condition)) [[unlikely]] {      \
+      status.fail(message);               \
+    }                                     \
+  } while (false)
+
 template <typename T>
 struct ArgumentReader {
   static T read(const KernelArgument* first, size_t index) noexcept { return first[index].as<T>(); }

@@ -11,6 +11,7 @@ one operator and is reported as such.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -18,8 +19,15 @@ import queue
 import subprocess
 import sys
 import threading
+import types
+import unittest
 import warnings
 from typing import Any
+
+# PyTorch's test library imports it; a machine that only runs this need not have it.
+if importlib.util.find_spec("expecttest") is None:
+    sys.modules["expecttest"] = types.ModuleType("expecttest")
+    sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db

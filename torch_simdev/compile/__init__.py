@@ -42,7 +42,14 @@ def _register_relabelling() -> None:
     relabel.install()
 
 
+def _accept_flex_attention() -> None:
+    from .patches import accept_flex_attention
+
+    accept_flex_attention()
+
+
 def install() -> None:
     """Arranges that Dynamo learns of the device when it is imported, or at once if it already was."""
     after_import("torch._dynamo.device_interface", _register_device_interface)
+    after_import("torch.nn.attention.flex_attention", _accept_flex_attention)
     after_import("torch._inductor.compile_fx", _register_relabelling)

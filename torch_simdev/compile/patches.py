@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import torch
+
 from .._utils import DEVICE_TYPE
 
 
@@ -45,6 +47,20 @@ def apply() -> None:
     """Applies all of them, once per process."""
     for patch in PATCHES:
         patch.apply()
+
+
+def accept_flex_attention() -> None:
+    """flex_attention refuses devices that it does not know.  Not in the table: it is also called without torch.compile,
+    and is patched when its module is imported.  Test: test_flex_attention."""
+    from torch.nn.attention import flex_attention
+
+    upstream = flex_attention._validate_device
+
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != DEVICE_TYPE:
+            upstream(query, key, value)
+
+    flex_attention._validate_device = validate_device
 
 
 def _device_type(x: Any) -> str | None:

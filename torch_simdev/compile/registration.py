@@ -20,7 +20,7 @@ from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from .. import devices
 from .._utils import DEVICE_TYPE
-from . import config, launch, patches
+from . import config, launch, lowering, patches
 from .scheduling import SimdevScheduling
 from .wrapper import SimdevPythonWrapper
 
@@ -77,6 +77,7 @@ def register() -> None:
     cpp_utils.DEVICE_TO_ATEN[DEVICE_TYPE] = "at::kPrivateUse1"
     _register_graphsafe_rng()
     patches.apply()
+    lowering.install()
     register_backend_for_device(
         DEVICE_TYPE,
         SimdevScheduling,

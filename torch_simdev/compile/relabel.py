@@ -137,18 +137,60 @@ def _autocast_as_ours(target: str) -> Iterator[None]:
         yield
 
 
+class _Inner:
+    """Inductor's inner compiler, whose compiled graphs take and return simdev tensors.
+
+    AOTAutograd so never sees another tensor when it runs: what it saves, and the nodes of the autograd graph, are
+    ours.
+    """
+
+    def __init__(self, compiler: Callable[..., Any]):
+        functools.update_wrapper(self, compiler)
+        self.compiler = compiler
+        self.graphs: list[tuple[torch.fx.GraphModule, Any]] = []
+
+    def __call__(self, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        code = self.compiler(gm, *args, **kwargs)
+        self.graphs.append((gm, code))
+        # A type of its own for each, so that a call reaches the C function without a Python frame.
+        graph = type("RelabelledGraph", (), {"__call__": _C._relabelled_boxed(code)})()
+        graph._boxed_call = True  # an attribute of the object, since wrappers take over only those
+        return graph
+
+
+def _needs_aot_autograd(inner: _Inner, inputs: Sequence[Any]) -> bool:
+    """Whether the compiled graph needs what AOTAutograd does around it: gradients, aliases, mutations."""
+    context = torch._guards.TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    if meta is None or len(inner.graphs) != 1:
+        return True
+    [(graph, code)] = inner.graphs
+    return not (
+        getattr(code, "current_callable", None) is not None
+        and sum(node.op == "placeholder" for node in graph.graph.nodes) == len(inputs)
+        and not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+        and not meta.mutated_inp_runtime_indices
+        and not meta.mutated_graph_handled_indices_seen_by_autograd
+        and meta.num_outputs_aliased == 0
+        and meta.num_intermediate_bases == 0
+        and not meta.is_rng_op_functionalized
+        and not meta.tokens
+    )
+
+
 def compile_relabelled(
     compiler: Callable[..., Any],
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
-    *args: Any,
+    inner_compile: Callable[..., Any],
     **kwargs: Any,
 ) -> Callable[..., Any]:
     """Compiles a graph of simdev tensors by the delegate's compiler.
 
     Arguments:
-        compiler: called with the re-labelled graph and inputs, and what follows them.
+        compiler: Inductor's compile_fx.
         gm, example_inputs: from Dynamo.
+        inner_compile, kwargs: the compiler's other arguments.
 
     Returns a function of simdev tensors.
     """
@@ -159,17 +201,19 @@ def compile_relabelled(
     ours = _outputs_of_ours(gm)
     inputs = [_example(value) for value in example_inputs]
     relabel_graph(gm, target)
-    with _autocast_as_ours(target):
-        compiled = compiler(gm, inputs, *args, **kwargs)
-    del inputs, example_inputs
+    inner = _Inner(inner_compile)
+    # Its cache would hand out graphs that are not wrapped.
+    with _autocast_as_ours(target), torch._functorch.config.patch(enable_autograd_cache=False):
+        compiled = compiler(gm, inputs, inner_compile=inner, **kwargs)
+    if ours is None or all(ours):
+        if _needs_aot_autograd(inner, inputs):
+            return compiled
+        return _C._relabelled_plain(inner.graphs[0][1].current_callable)
 
     def run(*arguments: Any) -> Any:
-        results = compiled(*_C._to_backing(arguments))
-        if ours is None or all(ours):
-            return tuple(_C._from_backing(results))
-        converted = _C._from_backing([value for value, mine in zip(results, ours) if mine])
-        remaining = iter(converted)
-        return tuple(next(remaining) if mine else value for value, mine in zip(results, ours))
+        results = compiled(*arguments)
+        # The others are of the host, or the delegate's own.
+        return tuple(value if mine else _C._to_backing([value])[0] for value, mine in zip(results, ours))
 
     return run
 
@@ -206,9 +250,15 @@ def install() -> None:
     upstream = module.compile_fx
 
     @functools.wraps(upstream)
-    def compile_fx(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def compile_fx(
+        model_: Any,
+        example_inputs_: Sequence[Any],
+        inner_compile: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        inner_compile = inner_compile or module.compile_fx_inner
         if _needs_relabelling(model_, example_inputs_):
-            return compile_relabelled(upstream, model_, example_inputs_, *args, **kwargs)
-        return upstream(model_, example_inputs_, *args, **kwargs)
+            return compile_relabelled(upstream, model_, example_inputs_, inner_compile, **kwargs)
+        return upstream(model_, example_inputs_, inner_compile, **kwargs)
 
     module.compile_fx = compile_fx

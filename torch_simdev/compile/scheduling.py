@@ -129,6 +129,8 @@ class SimdevScheduling(CppScheduling):
         fused = get_fused_kernel_name(nodes, names) if names else ""
         name = "_".join(["simdev", fused, wrapper.next_kernel_suffix()])
         wrapper.src_to_kernel[src_code] = name
+        if kernel_args is not None:
+            src_code = _template_source(src_code)
         source = (
             src_code.replace(str(Placeholder.KERNEL_NAME), "kernel")
             .replace(str(Placeholder.DESCRIPTIVE_NAME), name)
@@ -141,6 +143,22 @@ class SimdevScheduling(CppScheduling):
         body.writeline("''')")
         wrapper.define_kernel(name, body.getvalue(), metadata=describe(nodes), gpu=False)
         return name
+
+
+def _template_source(source: str) -> str:
+    """Gives the source of one of Inductor's C++ templates, which defines a function, the form of our kernels.
+
+    A failed index check inside of a template's parallel region can only be reported; it goes on with what it reads.
+    """
+    source = source.replace(_CPP_PREFIX, f"{_CPP_PREFIX}\n{KERNEL_HEADER}", 1)
+    source = re.sub(r"\bTORCH_CHECK\((.*), (\"index out of bounds[^\"]*\")\)", r"SIMDEV_REPORT(\1, \2)", source)
+    definition = source.index("{", source.rindex('extern "C"'))
+    body = source[definition + 1 :].rstrip()
+    assert body.endswith("}"), "a template's function ends its source"
+    return (
+        f"{source[: definition + 1]}\n    simdev::KernelStatus status;{body[:-1]}    status.check();\n}}\n\n"
+        f"SIMDEV_KERNEL_ENTRY({Placeholder.KERNEL_NAME})\n"
+    )
 
 
 def describe(nodes: Sequence[BaseSchedulerNode]) -> str:
