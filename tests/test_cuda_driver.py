@@ -130,7 +130,8 @@ def test_plain_cuda_tensors_work_beside_ours() -> None:
 
 def test_operators_return_before_they_run() -> None:
     x = torch.randn(64, 64, device="simdev")
-    x @ x
+    for _ in range(20):  # loading a kernel and asking for memory wait for the device
+        x = torch.relu(x @ x)
     torch.simdev.synchronize()
     torch.simdev._sleep(300)
     started = time.perf_counter()
@@ -159,6 +160,8 @@ def test_streams_are_cudas() -> None:
 def test_side_streams_overlap_and_wait() -> None:
     side = torch.simdev.Stream()
     x = torch.zeros(1 << 20, device="simdev")
+    with torch.simdev.stream(side):
+        other = torch.ones(8, device="simdev") + 1  # loading a kernel and asking for memory wait for the device
     torch.simdev.synchronize()
     torch.simdev._sleep(300)  # the default stream is busy
     with torch.simdev.stream(side):
