@@ -161,7 +161,9 @@ def test_side_streams_overlap_and_wait() -> None:
     side = torch.simdev.Stream()
     x = torch.zeros(1 << 20, device="simdev")
     with torch.simdev.stream(side):
-        other = torch.ones(8, device="simdev") + 1  # loading a kernel and asking for memory wait for the device
+        other = (
+            torch.ones(8, device="simdev") + 1
+        )  # loading a kernel and asking for memory wait for the device
     torch.simdev.synchronize()
     torch.simdev._sleep(300)  # the default stream is busy
     with torch.simdev.stream(side):

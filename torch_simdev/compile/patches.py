@@ -50,7 +50,8 @@ def apply() -> None:
 
 
 def accept_flex_attention() -> None:
-    """flex_attention refuses devices that it does not know.  Not in the table: it is also called without torch.compile,
+    """flex_attention refuses devices that it does not know.  Not in the table: it is also called without
+    torch.compile,
     and is patched when its module is imported.  Test: test_flex_attention."""
     from torch.nn.attention import flex_attention
 

@@ -140,7 +140,8 @@ def _autocast_as_ours(target: str) -> Iterator[None]:
 class _Inner:
     """Inductor's inner compiler, whose compiled graphs take and return simdev tensors.
 
-    AOTAutograd so never sees another tensor when it runs: what it saves, and the nodes of the autograd graph, are
+    AOTAutograd so never sees another tensor when it runs: what it saves, and the nodes of the autograd
+    graph, are
     ours.
     """
 

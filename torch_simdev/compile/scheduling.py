@@ -148,10 +148,13 @@ class SimdevScheduling(CppScheduling):
 def _template_source(source: str) -> str:
     """Gives the source of one of Inductor's C++ templates, which defines a function, the form of our kernels.
 
-    A failed index check inside of a template's parallel region can only be reported; it goes on with what it reads.
+    A failed index check inside of a template's parallel region can only be reported; it goes on with what
+    it reads.
     """
     source = source.replace(_CPP_PREFIX, f"{_CPP_PREFIX}\n{KERNEL_HEADER}", 1)
-    source = re.sub(r"\bTORCH_CHECK\((.*), (\"index out of bounds[^\"]*\")\)", r"SIMDEV_REPORT(\1, \2)", source)
+    source = re.sub(
+        r"\bTORCH_CHECK\((.*), (\"index out of bounds[^\"]*\")\)", r"SIMDEV_REPORT(\1, \2)", source
+    )
     definition = source.index("{", source.rindex('extern "C"'))
     body = source[definition + 1 :].rstrip()
     assert body.endswith("}"), "a template's function ends its source"
