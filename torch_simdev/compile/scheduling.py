@@ -151,16 +151,17 @@ def _template_source(source: str) -> str:
     A failed index check inside of a template's parallel region can only be reported; it goes on with what
     it reads.
     """
-    source = source.replace(_CPP_PREFIX, f"{_CPP_PREFIX}\n{KERNEL_HEADER}", 1)
     source = re.sub(
         r"\bTORCH_CHECK\((.*), (\"index out of bounds[^\"]*\")\)", r"SIMDEV_REPORT(\1, \2)", source
     )
-    definition = source.index("{", source.rindex('extern "C"'))
-    body = source[definition + 1 :].rstrip()
+    function = source.rindex('extern "C"')
+    start = source.index("{", function) + 1
+    body = source[start:].rstrip()
     assert body.endswith("}"), "a template's function ends its source"
+    # Our header comes after those that the template includes: it gives division another meaning.
     return (
-        f"{source[: definition + 1]}\n    simdev::KernelStatus status;{body[:-1]}    status.check();\n}}\n\n"
-        f"SIMDEV_KERNEL_ENTRY({Placeholder.KERNEL_NAME})\n"
+        f"{source[:function]}{KERNEL_HEADER}\n\n{source[function:start]}\n    simdev::KernelStatus status;"
+        f"{body[:-1]}    status.check();\n}}\n\nSIMDEV_KERNEL_ENTRY({Placeholder.KERNEL_NAME})\n"
     )
 
 
