@@ -86,7 +86,12 @@ def check_variant(op: Any, check: str) -> str | None:
     from tests.conformance.variants import CHECKS
 
     try:
-        CHECKS[check](op)
+        if check == "compiled":
+            from tests.conformance import compiled
+
+            compiled.check(op, values=op.name not in RANDOM and op.name not in UNDETERMINED)
+        else:
+            CHECKS[check](op)
     except Exception as error:
         return f"{op_key(op)}: {type(error).__name__}: {str(error)[:600]}"
     return None
@@ -161,7 +166,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--check", default="values", choices=["values", "strides", "inplace", "out", "errors"]
+        "--check", default="values", choices=["values", "strides", "inplace", "out", "errors", "compiled"]
     )
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--samples", type=int, help="samples of each operator (default: all)")

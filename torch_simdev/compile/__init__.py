@@ -3,7 +3,8 @@
 Lives here: when which part of the backend is registered.  Importing this package imports neither Dynamo nor
 Inductor, whose imports cost seconds; each part is registered when PyTorch first asks for it:
 
-- `torch._dynamo.device_interface` being imported registers the device interface (device_interface.py);
+- Dynamo being imported registers the device interface (device_interface.py) and says how our functions are traced
+  (tracing.py);
 - Inductor looking `Scheduling` up on `torch.simdev` registers the code generator (registration.py);
 - `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it
 (relabel.py);
@@ -36,10 +37,10 @@ def _register_device_interface() -> None:
     register()
 
 
-def _register_relabelling() -> None:
-    from . import relabel
+def _register_trace_rules() -> None:
+    from .tracing import register
 
-    relabel.install()
+    register()
 
 
 def _accept_flex_attention() -> None:
@@ -49,7 +50,11 @@ def _accept_flex_attention() -> None:
 
 
 def install() -> None:
-    """Arranges that Dynamo learns of the device when it is imported, or at once if it already was."""
-    after_import("torch._dynamo.device_interface", _register_device_interface)
-    after_import("torch.nn.attention.flex_attention", _accept_flex_attention)
-    after_import("torch._inductor.compile_fx", _register_relabelling)
+    """Arranges that PyTorch's compiler learns of the device when it is imported, or at once if it already was."""
+    after_import(
+        {
+            "torch._dynamo.device_interface": _register_device_interface,
+            "torch._dynamo.trace_rules": _register_trace_rules,
+            "torch.nn.attention.flex_attention": _accept_flex_attention,
+        }
+    )

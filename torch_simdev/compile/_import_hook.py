@@ -29,32 +29,38 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module by asking the other finders, then retires."""
+    """Finds the modules that have an action by asking the other finders; retires with the last of them."""
 
-    def __init__(self, name: str, action: Callable[[], None]):
-        self._name = name
-        self._action = action
+    def __init__(self) -> None:
+        self.actions: dict[str, Callable[[], None]] = {}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
+        action = self.actions.pop(name, None)
+        if action is None:
             return None
-        if self in sys.meta_path:
+        if not self.actions:
             sys.meta_path.remove(self)
         for finder in list(sys.meta_path):
+            if finder is self:
+                continue
             find_spec = getattr(finder, "find_spec", None)
             spec = find_spec(name, path, target) if find_spec else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._action)
+                    spec.loader = _Loader(spec.loader, action)
                 return spec
         return None
 
 
-def after_import(name: str, action: Callable[[], None]) -> None:
-    """Calls `action` after the module `name` has been imported; at once if it already was."""
-    if name in sys.modules:
-        action()
-    else:
-        sys.meta_path.insert(0, _Finder(name, action))
+def after_import(actions: dict[str, Callable[[], None]]) -> None:
+    """Calls each action after the module that it is for has been imported; at once if it already was."""
+    finder = _Finder()
+    for name, action in actions.items():
+        if name in sys.modules:
+            action()
+        else:
+            finder.actions[name] = action
+    if finder.actions:
+        sys.meta_path.insert(0, finder)

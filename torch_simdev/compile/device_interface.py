@@ -16,9 +16,8 @@ from torch._dynamo.device_interface import (
     register_interface_for_device,
 )
 
-from .. import _C, devices, memory, streams
+from .. import _C, amp, devices, memory, streams
 from .._utils import DEVICE_TYPE, _get_device_index
-from ..amp import is_bf16_supported
 
 
 class SimdevInterface(DeviceInterface):
@@ -74,7 +73,7 @@ class SimdevInterface(DeviceInterface):
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:
-        return is_bf16_supported()
+        return amp.is_bf16_supported()
 
     @staticmethod
     def is_triton_capable(device: Any = None) -> bool:

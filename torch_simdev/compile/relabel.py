@@ -67,7 +67,7 @@ def relabel_graph(gm: torch.fx.GraphModule, target: str) -> None:
     for module in gm.modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if _is_ours(value):
-                [converted] = _C._to_backing([value.detach()])
+                converted = _C._to_backing(value.detach())
                 if isinstance(value, torch.nn.Parameter):
                     converted = torch.nn.Parameter(converted, requires_grad=value.requires_grad)
                     module._parameters[name] = converted
@@ -77,7 +77,7 @@ def relabel_graph(gm: torch.fx.GraphModule, target: str) -> None:
             continue
         for name, value in list(vars(module).items()):
             if _is_ours(value):
-                [converted] = _C._to_backing([value])
+                converted = _C._to_backing(value.detach())
                 setattr(module, name, converted)
         for node in module.graph.nodes:
             constant = functools.partial(_constant, target=target)
@@ -110,7 +110,7 @@ def _example(value: Any) -> Any:
     """An example input as the other device's leaf tensor, with what Dynamo knows about it."""
     if not _is_ours(value):
         return value
-    [converted] = _C._to_backing([value.detach()])
+    converted = _C._to_backing(value.detach())
     if isinstance(value, torch.nn.Parameter):
         converted = torch.nn.Parameter(converted, requires_grad=value.requires_grad)
     else:
@@ -157,6 +157,11 @@ class _Inner:
         graph = type("RelabelledGraph", (), {"__call__": _C._relabelled_boxed(code)})()
         graph._boxed_call = True  # an attribute of the object, since wrappers take over only those
         return graph
+
+
+def _other(value: Any) -> Any:
+    """What a compiled graph has labelled as ours, as the host's or the delegate's own tensor that it is."""
+    return _C._to_backing(value) if _is_ours(value) else value
 
 
 def _needs_aot_autograd(inner: _Inner, inputs: Sequence[Any]) -> bool:
@@ -209,12 +214,13 @@ def compile_relabelled(
     if ours is None or all(ours):
         if _needs_aot_autograd(inner, inputs):
             return compiled
-        return _C._relabelled_plain(inner.graphs[0][1].current_callable)
+        code = inner.graphs[0][1]
+        return _C._relabelled_plain(code.current_callable, code)
 
     def run(*arguments: Any) -> Any:
         results = compiled(*arguments)
         # The others are of the host, or the delegate's own.
-        return tuple(value if mine else _C._to_backing([value])[0] for value, mine in zip(results, ours))
+        return tuple(value if mine else _other(value) for value, mine in zip(results, ours))
 
     return run
 

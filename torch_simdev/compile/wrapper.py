@@ -27,6 +27,12 @@ from torch_simdev.compile.launch import compile_kernel
 """
 
 
+def _flush() -> None:
+    # Not Scheduler.flush(): it would free what the node at hand still needs.
+    for backend in V.graph.scheduler.backends.values():
+        backend.flush()
+
+
 class _NoGuardLine(EnterDeviceContextManagerLine):
     """Stands for a device guard that nothing inside would notice."""
 
@@ -70,14 +76,20 @@ class _SimdevWrapper:
         else:
             self.writeline(_NoGuardEndLine())  # type: ignore[attr-defined]
 
-    # Kernels wait to be grouped with what follows; they must not follow into another stream's block.
+    # Kernels wait to be grouped with what follows.  The scheduler lets them out before an operator of a device; they must
+    # not wait past an operator without one, such as the recording of an event, nor into another stream's block.
+
+    def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
+        if node.get_device() is None:
+            _flush()
+        super().generate_fallback_kernel(node)  # type: ignore[misc]
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        V.graph.scheduler.flush()
+        _flush()
         return super().codegen_cuda_stream_enter(stream_idx)  # type: ignore[misc]
 
     def codegen_cuda_stream_exit(self) -> None:
-        V.graph.scheduler.flush()
+        _flush()
         super().codegen_cuda_stream_exit()  # type: ignore[misc]
 
     def _generate_kernel_call_helper(
