@@ -9,6 +9,7 @@ Environment: CXX (compiler), MAX_JOBS (default 2), DEBUG=1 (-O0 -g), SIMDEV_PCH=
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import filecmp
 import importlib.metadata
@@ -94,6 +95,21 @@ def find_ninja() -> list[str]:
     if path := shutil.which("ninja"):
         return [path]
     sys.exit("torch_simdev is built with ninja and found none: `pip install ninja`.")
+
+
+def shared_cxx_library() -> str:
+    """Linker flags for the libstdc++ that a Python process here uses.
+
+    Some compilers bring theirs as an archive only.  A second copy of it inside the extension, beside PyTorch's,
+    crashes as soon as it formats a number.
+    """
+    try:
+        ctypes.CDLL("libstdc++.so.6")
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:  # another standard library, another system
+        return ""
+    match = re.search(r"(/\S*/libstdc\+\+\.so\.6\S*)", maps)
+    return f"-Wl,--push-state,--as-needed {match[1]} -Wl,--pop-state" if match else ""
 
 
 def ninja_escape(text: object) -> str:
@@ -221,9 +237,9 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
     )
     # Ninja hands $flags to the shell, hence $$ for a literal dollar and quotes around it.
     yield f"build {library}: link {library_objects}"
-    yield "  flags = -Wl,-z,defs -Wl,-soname,libsimdev.so"
+    yield f"  flags = -Wl,-z,defs -Wl,-soname,libsimdev.so {shared_cxx_library()}"
     yield f"build {extension}: link {torch_objects} | {library}"
-    yield "  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs"
+    yield f"  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs {shared_cxx_library()}"
     yield f"default {library} {extension}"
 
 

@@ -18,32 +18,28 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def to_backing(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor of the device underneath that is `tensor`: the same memory, nothing is copied.
 
-    With the CUDA driver that is a CUDA tensor.  It works in full as such: writes to either are seen in the
-    other,
-    gradients flow through, and both keep the memory alive.  Work on it is in the order of the current
-    stream, which
-    `torch.cuda` and `torch.simdev` share.  Call `record_stream` on either for use on other streams.
-    Resizing one of
-    the two parts them.
+    With the CUDA driver that is a CUDA tensor.  It works in full as such, in the order of the current stream, which
+    `torch.cuda` and `torch.simdev` share.  Writes to either are seen in the other, and both keep the memory alive.
+    Resizing one of the two parts them.
 
-    Raises ValueError for a tensor of another device, and NotImplementedError for the simulated chip, whose
-    memory only
-    its kernels can reach: `tensor.cpu()` copies.
+    Raises ValueError for a tensor of another device, RuntimeError if it requires gradients, which do not flow
+    between the two, and NotImplementedError for the simulated chip, whose memory only its kernels can reach
+    (`tensor.cpu()` copies).
     """
     if tensor.device.type != DEVICE_TYPE:
         raise ValueError(f"Expected a simdev tensor, but got one of {tensor.device}")
-    return _C._to_backing([tensor])[0]
+    return _C._to_backing(tensor)
 
 
 def from_backing(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of
-    `to_backing`.
+    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of `to_backing`.
 
     With the CUDA driver it takes CUDA tensors, and `cuda:1` becomes `simdev:1`.
 
-    Raises ValueError for a tensor of another device, and NotImplementedError for the simulated chip.
+    Raises ValueError for a tensor of another device, RuntimeError if it requires gradients, which do not flow
+    between the two, and NotImplementedError for the simulated chip.
     """
-    [converted] = _C._from_backing([tensor])
+    converted = _C._from_backing(tensor)
     if converted.device.type != DEVICE_TYPE:
         raise ValueError(f"Expected a tensor of {_C._delegate_type()}, but got one of {tensor.device}")
     return converted

@@ -71,10 +71,27 @@ def register(module_name: str) -> None:
     # method.
     if getattr(torch.Tensor.__dlpack_device__, "__module__", None) != __name__:
         torch.Tensor.__dlpack_device__ = _dlpack_device
+    if torch.version.cuda is not None and torch.autograd._engine_run_backward is _engine_run_backward:
+        torch.autograd._engine_run_backward = _run_backward
     if not hasattr(torch.Tensor, BACKEND):
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
+
+
+_engine_run_backward = torch.autograd._engine_run_backward
+
+
+def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Private: what torch.autograd's functions call.  Tells the engine which of two accelerators a backward pass is
+    about, while it has no node yet to tell it (csrc/runtime/two_accelerators.cpp)."""
+    from . import _C
+
+    previous = _C._set_backward_accelerator(any(getattr(output, "is_cuda", False) for output in t_outputs))
+    try:
+        return _engine_run_backward(t_outputs, *args, **kwargs)
+    finally:
+        _C._set_backward_accelerator(previous)
 
 
 _torch_dlpack_device = torch.Tensor.__dlpack_device__

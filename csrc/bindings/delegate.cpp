@@ -6,7 +6,6 @@
 #include "bindings/bindings.h"
 #include "driver/cuda_driver.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -72,79 +71,18 @@ at::Tensor fromBackingOne(const at::Tensor& tensor, DelegateDriver& delegate, c1
   return at::Tensor(std::move(impl));
 }
 
-std::vector<at::Tensor> convertAll(at::TensorList tensors, bool toBacking, c10::DeviceIndex index) {
+// PyTorch's autograd engine synchronises one type of accelerator in a backward pass, so that a graph cannot have both.
+at::Tensor convert(const at::Tensor& tensor, bool toBacking) {
   DelegateDriver& delegate = requiredDelegate();
-  std::vector<at::Tensor> converted;
-  converted.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    converted.push_back(toBacking ? toBackingOne(tensor, delegate) : fromBackingOne(tensor, delegate, index));
-  }
-  return converted;
-}
-
-// One node for all tensors of a call, since a compiled graph has hundreds of them.  Gradients go the other way.
-struct Convert final : torch::autograd::Function<Convert> {
-  static torch::autograd::variable_list
-  forward(torch::autograd::AutogradContext* context, at::TensorList tensors, bool toBacking, int64_t index) {
-    context->set_materialize_grads(false);
-    context->saved_data["toBacking"] = toBacking;
-    context->saved_data["index"] = index;
-    return convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
-  }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& gradients) {
-    const bool toBacking = context->saved_data["toBacking"].toBool();
-    const auto index = context->saved_data["index"].toInt();
-    torch::autograd::variable_list converted = gradients;
-    converted.pop_back(); // of the output that there is not, see convert()
-    converted = convert(converted, !toBacking, index);
-    converted.resize(converted.size() + 2); // nothing for `toBacking` and `index`
-    return converted;
-  }
-
-  static torch::autograd::variable_list
-  convert(const torch::autograd::variable_list& tensors, bool toBacking, int64_t index) {
-    const bool trains =
-        c10::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
-          return t.defined() && t.requires_grad();
-        });
-    if (!trains) {
-      return convertAll(tensors, toBacking, static_cast<c10::DeviceIndex>(index));
-    }
-    torch::autograd::variable_list converted = apply(at::TensorList(tensors), toBacking, index);
-    // The engine wants the stream of a node, of whichever of the two devices (csrc/runtime/two_accelerators.cpp).
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].requires_grad()) {
-        converted[i].grad_fn()->add_input_metadata(tensors[i]);
-        break;
-      }
-    }
-    return converted;
-  }
-};
-
-// Whatever is no tensor of the other side passes as it is.
-std::vector<py::object> convertObjects(const std::vector<py::object>& objects, bool toBacking) {
-  DelegateDriver& delegate = requiredDelegate();
-  const c10::DeviceType from = toBacking ? kDeviceType : delegate.type();
-  std::vector<at::Tensor> tensors;
-  std::vector<size_t> places;
-  std::vector<py::object> result = objects;
-  for (size_t i = 0; i < objects.size(); ++i) {
-    if (THPVariable_Check(objects[i].ptr())) {
-      const at::Tensor& tensor = THPVariable_Unpack(objects[i].ptr());
-      if (tensor.device().type() == from) {
-        tensors.push_back(tensor);
-        places.push_back(i);
-      }
-    }
-  }
-  const std::vector<at::Tensor> converted = Convert::convert(tensors, toBacking, currentDevice());
-  for (size_t i = 0; i < places.size(); ++i) {
-    result[places[i]] = py::cast(converted[i]);
-  }
-  return result;
+  TORCH_CHECK(
+      !(c10::GradMode::is_enabled() && tensor.requires_grad()),
+      toBacking ? "to_backing" : "from_backing",
+      ": gradients do not flow between ",
+      kDeviceType,
+      " and ",
+      delegate.type(),
+      " tensors, which one backward pass cannot have both. Convert tensor.detach(), or under torch.no_grad().");
+  return toBacking ? toBackingOne(tensor, delegate) : fromBackingOne(tensor, delegate, currentDevice());
 }
 
 // --- Compiled graphs ------------------------------------------------------------------------------------------------
@@ -204,7 +142,8 @@ PyObject* callBoxed(PyObject* self, PyObject* list) {
   END_HANDLE_TH_ERRORS
 }
 
-// The same for a graph that needs nothing of AOTAutograd when it is called: no gradients, no aliases.
+// The same for a graph that needs nothing of AOTAutograd when it is called: no gradients, no aliases.  `self` is the
+// function, and what must live as long.
 PyObject* callPlain(PyObject* self, PyObject* const* items, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   DelegateDriver& delegate = startedDelegate();
@@ -212,7 +151,7 @@ PyObject* callPlain(PyObject* self, PyObject* const* items, Py_ssize_t count) {
   const c10::impl::ExcludeDispatchKeyGuard noAutocast(c10::autocast_dispatch_keyset);
   PyObject* const arguments =
       convertItems(items, count, [&](const at::Tensor& tensor) { return toBackingOne(tensor, delegate); });
-  return arguments == nullptr ? nullptr : callConverted(self, arguments, delegate);
+  return arguments == nullptr ? nullptr : callConverted(PyTuple_GET_ITEM(self, 0), arguments, delegate);
   END_HANDLE_TH_ERRORS
 }
 
@@ -293,13 +232,17 @@ void initDelegateBindings(py::module_& m) {
   m.def("_relabelled_boxed", [](const py::object& compiled) {
     return py::reinterpret_steal<py::object>(PyCFunction_New(&kCallBoxed, compiled.ptr()));
   });
-  m.def("_relabelled_plain", [](const py::object& compiled) {
-    return py::reinterpret_steal<py::object>(PyCFunction_New(&kCallPlain, compiled.ptr()));
+  m.def("_relabelled_plain", [](const py::object& compiled, const py::object& owner) {
+    return py::reinterpret_steal<py::object>(
+        PyCFunction_New(&kCallPlain, py::make_tuple(compiled, owner).ptr()));
   });
   m.def("_accelerator_imports", [] { return findAcceleratorImports(/*redirect=*/false); });
-  m.def("_to_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, true); });
   m.def(
-      "_from_backing", [](const std::vector<py::object>& objects) { return convertObjects(objects, false); });
+      "_to_backing", torch::wrap_pybind_function([](const at::Tensor& tensor) { return convert(tensor, true); }));
+  m.def("_from_backing", torch::wrap_pybind_function([](const at::Tensor& tensor) {
+          return convert(tensor, false);
+        }));
+  m.def("_set_backward_accelerator", &setBackwardAccelerator);
 }
 
 } // namespace simdev

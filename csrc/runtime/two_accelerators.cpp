@@ -3,7 +3,8 @@
 // PyTorch knows one accelerator per process, at::accelerator::getAccelerator(), and that is the out-of-tree device once there
 // is one.  Since 2.9 its autograd engine takes the stream of a node from tensors of that device alone, and fails an
 // internal assertion on nodes whose tensors are on another accelerator: the first backward pass of a plain CUDA tensor.
-// Here the engine's question is answered by the node that it is evaluating.
+// Here the engine's question is answered by the node that it is evaluating, and before the first one by whoever starts the
+// backward pass (torch_simdev/compat.py).
 //
 // The function is not meant to be replaced.  Libraries call it through their table of imported functions, whose entries are
 // redirected.  Nothing is touched in a PyTorch without CUDA.
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace simdev {
 
@@ -47,8 +49,11 @@ Accelerator typeOf(torch::autograd::Node& node) {
   return std::nullopt;
 }
 
-// A node at the border of two devices hands on to the nodes after it, whose streams the engine asks for.
+// Of a root, which has no inputs, that of the nodes after it.
 Accelerator acceleratorOf(torch::autograd::Node& node) {
+  if (const Accelerator type = typeOf(node)) {
+    return type;
+  }
   for (const torch::autograd::Edge& edge : node.next_edges()) {
     if (edge.is_valid()) {
       if (const Accelerator type = typeOf(*edge.function)) {
@@ -56,14 +61,20 @@ Accelerator acceleratorOf(torch::autograd::Node& node) {
       }
     }
   }
-  return typeOf(node);
+  return std::nullopt;
 }
+
+// Set in the thread that runs a backward pass from CUDA tensors, which prepares it before any node is evaluated.
+thread_local bool isCudaBackward = false;
 
 Accelerator getAcceleratorOfNode(bool checked) {
   if (const auto node = torch::autograd::get_current_node()) {
     if (const Accelerator type = acceleratorOf(*node)) {
       return type;
     }
+  }
+  if (isCudaBackward) {
+    return c10::DeviceType::CUDA;
   }
   return at::accelerator::getAccelerator(checked); // from here it is the original
 }
@@ -147,6 +158,10 @@ int findAcceleratorImports(bool redirect) {
   Search search{redirect};
   dl_iterate_phdr(&visitLibrary, &search);
   return search.found;
+}
+
+bool setBackwardAccelerator(bool isCuda) {
+  return std::exchange(isCudaBackward, isCuda);
 }
 
 [[maybe_unused]] static const bool redirected = [] {

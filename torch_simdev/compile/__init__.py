@@ -49,12 +49,19 @@ def _accept_flex_attention() -> None:
     accept_flex_attention()
 
 
+def _register_relabelling() -> None:
+    from .relabel import install
+
+    install()
+
+
 def install() -> None:
     """Arranges that PyTorch's compiler learns of the device when it is imported, or at once if it already was."""
     after_import(
         {
             "torch._dynamo.device_interface": _register_device_interface,
             "torch._dynamo.trace_rules": _register_trace_rules,
+            "torch._inductor.compile_fx": _register_relabelling,
             "torch.nn.attention.flex_attention": _accept_flex_attention,
         }
     )
