@@ -62,6 +62,12 @@ def test_an_unknown_driver_names_the_possible_ones(run_python: RunPython) -> Non
     assert "auto (the default" in result.stderr and "cuda" in result.stderr and "simulator" in result.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="ELF only")
+def test_autograd_can_be_told_which_accelerator_a_node_is_on() -> None:
+    # What csrc/runtime/two_accelerators.cpp redirects, in a PyTorch that has CUDA.
+    assert torch.simdev._C._accelerator_imports() >= 1
+
+
 def test_the_simulated_chip_has_no_backing_tensors_to_show(run_python: RunPython) -> None:
     code = "import torch; torch.simdev.{}(torch.ones(1{}))"
     for function, device in (("to_backing", ", device='simdev'"), ("from_backing", "")):
