@@ -18,8 +18,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def to_backing(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor of the device underneath that is `tensor`: the same memory, nothing is copied.
 
-    With the CUDA driver that is a CUDA tensor.  It works in full as such, in the order of the current stream, which
-    `torch.cuda` and `torch.simdev` share.  Writes to either are seen in the other, and both keep the memory alive.
+    With the CUDA driver that is a CUDA tensor.  It works in full as such, in the order of the current
+    stream, which
+    `torch.cuda` and `torch.simdev` share.  Writes to either are seen in the other, and both keep the memory
+    alive.
     Resizing one of the two parts them.
 
     Raises ValueError for a tensor of another device, RuntimeError if it requires gradients, which do not flow
@@ -32,7 +34,8 @@ def to_backing(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def from_backing(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of `to_backing`.
+    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of
+    `to_backing`.
 
     With the CUDA driver it takes CUDA tensors, and `cuda:1` becomes `simdev:1`.
 

@@ -83,7 +83,8 @@ _engine_run_backward = torch.autograd._engine_run_backward
 
 
 def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Private: what torch.autograd's functions call.  Tells the engine which of two accelerators a backward pass is
+    """Private: what torch.autograd's functions call.  Tells the engine which of two accelerators a backward
+    pass is
     about, while it has no node yet to tell it (csrc/runtime/two_accelerators.cpp)."""
     from . import _C
 

@@ -1,10 +1,10 @@
 // Python's view of delegate drivers: conversion to and from the delegate's tensors, and what the CUDA driver asks of
 // torch.cuda.
 #include "runtime/delegate.h"
-#include "runtime/two_accelerators.h"
 #include "aten/inline.h"
 #include "bindings/bindings.h"
 #include "driver/cuda_driver.h"
+#include "runtime/two_accelerators.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -81,7 +81,8 @@ at::Tensor convert(const at::Tensor& tensor, bool toBacking) {
       kDeviceType,
       " and ",
       delegate.type(),
-      " tensors, which one backward pass cannot have both. Convert tensor.detach(), or under torch.no_grad().");
+      " tensors, which one backward pass cannot have both. Convert tensor.detach(), or under "
+      "torch.no_grad().");
   return toBacking ? toBackingOne(tensor, delegate) : fromBackingOne(tensor, delegate, currentDevice());
 }
 
@@ -130,8 +131,8 @@ PyObject* callBoxed(PyObject* self, PyObject* list) {
   HANDLE_TH_ERRORS
   DelegateDriver& delegate = startedDelegate();
   TORCH_CHECK_TYPE(PyList_Check(list), "expected a list of arguments");
-  PyObject* const arguments = convertItems(
-      PySequence_Fast_ITEMS(list), PyList_GET_SIZE(list), [&](const at::Tensor& tensor) {
+  PyObject* const arguments =
+      convertItems(PySequence_Fast_ITEMS(list), PyList_GET_SIZE(list), [&](const at::Tensor& tensor) {
         return toBackingOne(tensor, delegate);
       });
   if (arguments == nullptr || PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) {
@@ -157,7 +158,10 @@ PyObject* callPlain(PyObject* self, PyObject* const* items, Py_ssize_t count) {
 
 PyMethodDef kCallBoxed = {"relabelled", callBoxed, METH_O, nullptr};
 PyMethodDef kCallPlain = {
-    "relabelled", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(callPlain)), METH_FASTCALL, nullptr};
+    "relabelled",
+    reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(callPlain)),
+    METH_FASTCALL,
+    nullptr};
 
 // --- torch.cuda ----------------------------------------------------------------------------------------------------------
 
@@ -237,8 +241,9 @@ void initDelegateBindings(py::module_& m) {
         PyCFunction_New(&kCallPlain, py::make_tuple(compiled, owner).ptr()));
   });
   m.def("_accelerator_imports", [] { return findAcceleratorImports(/*redirect=*/false); });
-  m.def(
-      "_to_backing", torch::wrap_pybind_function([](const at::Tensor& tensor) { return convert(tensor, true); }));
+  m.def("_to_backing", torch::wrap_pybind_function([](const at::Tensor& tensor) {
+          return convert(tensor, true);
+        }));
   m.def("_from_backing", torch::wrap_pybind_function([](const at::Tensor& tensor) {
           return convert(tensor, false);
         }));

@@ -32,7 +32,8 @@ namespace {
 
 using Accelerator = std::optional<c10::DeviceType>;
 
-constexpr std::string_view kFunction = "_ZN2at11accelerator14getAcceleratorEb"; // at::accelerator::getAccelerator(bool)
+constexpr std::string_view kFunction =
+    "_ZN2at11accelerator14getAcceleratorEb"; // at::accelerator::getAccelerator(bool)
 
 bool isAccelerator(c10::DeviceType type) {
   return type == c10::DeviceType::CUDA || type == kDeviceType;
@@ -108,7 +109,7 @@ int visitLibrary(dl_phdr_info* library, size_t, void* data) {
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
   struct Table {
-    const ElfW(Rela)* entries = nullptr;
+    const ElfW(Rela) * entries = nullptr;
     size_t bytes = 0;
   } tables[2]; // imported functions, and other relocations
   for (; dynamic != nullptr && dynamic->d_tag != DT_NULL; ++dynamic) {
@@ -142,10 +143,11 @@ int visitLibrary(dl_phdr_info* library, size_t, void* data) {
   }
   for (const Table& table : tables) {
     for (size_t i = 0; table.entries != nullptr && i < table.bytes / sizeof(ElfW(Rela)); ++i) {
-      const ElfW(Rela)& entry = table.entries[i];
+      const ElfW(Rela) & entry = table.entries[i];
       const size_t symbol = ELF64_R_SYM(entry.r_info);
       if (symbol != 0 && kFunction == names + symbols[symbol].st_name) {
-        visitEntry(reinterpret_cast<void**>(library->dlpi_addr + entry.r_offset), *static_cast<Search*>(data));
+        visitEntry(
+            reinterpret_cast<void**>(library->dlpi_addr + entry.r_offset), *static_cast<Search*>(data));
       }
     }
   }

@@ -1,6 +1,7 @@
 """An operator through torch.compile against the same call without it: values, metadata and gradients.
 
-A check of the sweep: ``python -m tests.conformance.sweep --check compiled``.  Both run on simdev, with the operator's first
+A check of the sweep: ``python -m tests.conformance.sweep --check compiled``.  Both run on simdev, with the
+operator's first
 float32 sample.  With SIMDEV_COMPILED_ON=cpu both run on the CPU, which says what Inductor itself can do.
 """
 
@@ -50,7 +51,9 @@ def check(op: Any, values: bool) -> None:
     actual, actual_grads, _ = gradients(compiled, *fresh(), cotangents)
     tolerance = {"rtol": 1e-4, "atol": 2e-5}
     compare.DEVICE = ON
-    to_host = lambda tree: torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: to_device(t.detach(), "cpu"), tree)
+    to_host = lambda tree: torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda t: to_device(t.detach(), "cpu"), tree
+    )
     compare.check_same(actual, to_host(expected), values=values, **tolerance)
     if expected_grads is not None and values:
         assert actual_grads is not None, "not differentiable"

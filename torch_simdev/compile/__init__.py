@@ -3,7 +3,8 @@
 Lives here: when which part of the backend is registered.  Importing this package imports neither Dynamo nor
 Inductor, whose imports cost seconds; each part is registered when PyTorch first asks for it:
 
-- Dynamo being imported registers the device interface (device_interface.py) and says how our functions are traced
+- Dynamo being imported registers the device interface (device_interface.py) and says how our functions are
+traced
   (tracing.py);
 - Inductor looking `Scheduling` up on `torch.simdev` registers the code generator (registration.py);
 - `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it
@@ -56,7 +57,8 @@ def _register_relabelling() -> None:
 
 
 def install() -> None:
-    """Arranges that PyTorch's compiler learns of the device when it is imported, or at once if it already was."""
+    """Arranges that PyTorch's compiler learns of the device when it is imported, or at once if it already
+    was."""
     after_import(
         {
             "torch._dynamo.device_interface": _register_device_interface,

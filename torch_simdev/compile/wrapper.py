@@ -76,8 +76,10 @@ class _SimdevWrapper:
         else:
             self.writeline(_NoGuardEndLine())  # type: ignore[attr-defined]
 
-    # Kernels wait to be grouped with what follows.  The scheduler lets them out before an operator of a device; they must
-    # not wait past an operator without one, such as the recording of an event, nor into another stream's block.
+    # Kernels wait to be grouped with what follows.  The scheduler lets them out before an operator of a
+    # device; they must
+    # not wait past an operator without one, such as the recording of an event, nor into another stream's
+    # block.
 
     def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
         if node.get_device() is None:
