@@ -155,10 +155,60 @@ def foreach(a: Tensor, b: Tensor) -> Any:
 
 
 def reductions(x: Tensor) -> Any:
-    return (
-        *(x.sum(), x.mean(0), x.amax(1), x.var(1), x.argmax(1), x.prod(0), x.std(), x.norm()),
-        *(x.transpose(0, 1).argmin(), x.any(1), (x > 0).all(0), x.logsumexp(1)),
-    )
+    over_all = (x.sum(), x.std(), x.norm(), x.transpose(0, 1).argmin())
+    over_rows = (x.mean(0), x.prod(0), (x > 0).all(0))
+    over_columns = (x.amax(1), x.var(1), x.argmax(1), x.any(1), x.logsumexp(1))
+    return (*over_all, *over_rows, *over_columns)
+
+
+def factories(x: Tensor) -> Tensor:
+    device = x.device
+    return torch.full((4,), 3.0, device=device) + torch.arange(4, device=device) + x + torch.zeros_like(x)
+
+
+def integer_division(x: Tensor, y: Tensor) -> Any:
+    return x // y, x % y, torch.div(x, y, rounding_mode="trunc"), torch.fmod(x, y), x ^ y, x << 1
+
+
+FUNCTIONS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "mlp": lambda: (lambda x, a, b, c: F.gelu(F.linear(x, a, b)) @ c, G(16, 32), G(64, 32), G(64), G(64, 8)),
+    "layernorm": lambda: (lambda x, w, b: F.gelu(F.layer_norm(x, (64,), w, b)), G(32, 64), G(64), G(64)),
+    "softmax": lambda: (lambda x: F.softmax(x, -1), G(32, 100)),
+    "log_softmax_dim0": lambda: (lambda x: F.log_softmax(x, 0), G(30, 17)),
+    "group_norm": lambda: (lambda x, w, b: F.group_norm(x, 2, w, b), G(2, 4, 5, 5), G(4), G(4)),
+    "convolution": lambda: (lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), G(2, 3, 8, 8), G(4, 3, 3, 3), G(4)),  # noqa: E501
+    "channels_last": lambda: (lambda x: x.sigmoid() * 2, R(2, 3, 4, 5).to(memory_format=torch.channels_last)),
+    "reductions": lambda: (reductions, R(13, 17)),
+    "attention": lambda: (lambda q, k, v: torch.softmax(q @ k.mT / 3, -1) @ v, G(2, 4, 16, 8), G(2, 4, 16, 8), G(2, 4, 16, 8)),  # noqa: E501
+    "embedding": lambda: (lambda w, h, i, y: F.cross_entropy(F.embedding(i, w) @ h, y), G(10, 8), G(8, 5), torch.tensor([1, 9, 0]), torch.tensor([0, 4, 2])),  # noqa: E501
+    "losses": lambda: (lambda x, y: F.mse_loss(torch.tanh(x), y) + F.huber_loss(x, y) + F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean"), G(7, 9), R(7, 9)),  # noqa: E501
+    "in_place": lambda: (lambda x: x.add_(1).mul_(2), R(5, 7)),
+    "view_with_offset": lambda: (update_view, R(5, 8)),
+    "transposed_in_place": lambda: (lambda x: x.t().mul_(2), R(2, 3)),
+    "strided_input": lambda: (lambda x: (x.sin(), x.sum(1)), R(6, 8)[1:, ::2]),
+    "cat_stack": lambda: (lambda a, b: (torch.cat([a, b.sin()], 1), torch.stack([a, a * 2])), G(3, 4), G(3, 5)),  # noqa: E501
+    "index": lambda: (lambda x, i: (x[i], x.index_select(1, i), x[:, i] * 2), G(3, 4), torch.tensor([0, 2, 1])),  # noqa: E501
+    "accumulate": lambda: (accumulate, R(4, 5), torch.tensor([0, 2, 1, 0]), R(4, 5)),
+    "gather": lambda: (lambda x, i: x.gather(1, i), G(4, 6), torch.randint(6, (4, 3))),
+    "sort": lambda: (lambda x: (x.cumsum(1), torch.sort(x, 1)[0], torch.topk(x, 2)[0]), R(5, 9)),
+    "where": lambda: (lambda x: (torch.where(x > 0, x, -x.exp()), x.masked_fill(x < 0, 0.0), x.clamp(-0.5, 0.5)), G(6, 7)),  # noqa: E501
+    "pad_pool": lambda: (lambda x: (F.pad(x, (1, 2, 0, 1)), F.interpolate(x, scale_factor=2.0), F.max_pool2d(x, 2), F.avg_pool2d(x, 2)), G(2, 3, 6, 6)),  # noqa: E501
+    "transpose": lambda: (lambda x: (x.t() + 1).contiguous(), R(64, 48)),
+    "half": lambda: (lambda x: (x @ x).relu(), R(16, 16).half()),
+    "integers": lambda: (integer_division, torch.randint(-50, 50, (40,)), torch.randint(1, 9, (40,))),
+    "small_integers": lambda: (lambda x: (x + 1, x * x, x.float().sum()), torch.arange(100, dtype=torch.uint8)),  # noqa: E501
+    "double": lambda: (lambda x: x.double().sin().sum(0), R(9, 5)),
+    "complex": lambda: (lambda x: (x * x.conj()).abs() + torch.view_as_real(x).sum(-1), torch.randn(6, dtype=torch.complex64)),  # noqa: E501
+    "fft": lambda: (lambda x: torch.fft.rfft(x).abs(), R(4, 16)),
+    "linalg": lambda: (lambda x: torch.linalg.inv(x @ x.t() + 5 * torch.eye(5, device=x.device)), R(5, 5)),
+    "factories": lambda: (factories, R(4)),
+    "foreach": lambda: (foreach, R(4), R(6)),
+    "bucketize": lambda: (torch.bucketize, R(10), torch.tensor([-1.0, 0.0, 1.0])),
+    "zero_dim": lambda: (lambda x, y: x * y + 1, R(5), torch.tensor(2.0)),
+    "empty": lambda: (lambda x: (x.sin(), x.sum(0), x.sum()), R(0, 3)),
+    "python_scalar": lambda: (lambda x, s: x * s + s, R(5), 2.5),
+    "constant": lambda: (lambda x: x + torch.tensor([1.0, 2.0, 3.0], device=x.device), R(3)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
