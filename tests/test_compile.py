@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 BACKENDS = ["inductor", "simdev"]
 
+pytestmark = pytest.mark.slow  # each compiles C++: run by `make conformance`
+
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:

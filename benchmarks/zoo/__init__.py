@@ -1,7 +1,9 @@
 """The model zoo: what a model of it is, and the table of all of them.
 
-The models are real architectures with random weights, built without any download.  `vision.py` and `language.py`
-take theirs from transformers; `classic.py` builds its own from torch.nn.  Nothing here measures: ../models.py does.
+The models are real architectures with random weights, built without any download.  `vision.py` and
+`language.py`
+take theirs from transformers; `classic.py` builds its own from torch.nn.  Nothing here measures:
+../models.py does.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def moe(small: bool) -> Workload:
         num_attention_heads=6,
         num_key_value_heads=2,
         num_local_experts=8,
-        experts_implementation="grouped_mm",  # its default is a loop over nonzero(), which reads from the device
+        experts_implementation="grouped_mm",  # its default is a loop over nonzero(), which reads from the device  # noqa: E501
     )
     return causal(hf.MixtralForCausalLM(config), batch, length)
 
