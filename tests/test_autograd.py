@@ -139,3 +139,13 @@ def test_backward_warns_of_nothing() -> None:
         x = torch.ones(2, 2, device=DEVICE, requires_grad=True)
         (x @ x).sum().backward()
     assert x.grad.tolist() == [[4, 4], [4, 4]]
+
+
+def test_a_process_may_end_right_after_backward(run_python) -> None:
+    code = """
+import torch
+x = torch.ones(4, 4, device="simdev", requires_grad=True)
+(x @ x).sum().backward()
+"""
+    for _ in range(5):
+        run_python(code)  # fails the test unless it ends with status 0

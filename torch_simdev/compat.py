@@ -6,7 +6,9 @@ touches what PyTorch does not document.
 
 from __future__ import annotations
 
+import atexit
 import sys
+import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -62,6 +64,7 @@ def register(module_name: str) -> None:
     for name, loaded in list(sys.modules.items()):
         if loaded is not None and (name == module_name or name.startswith(module_name + ".")):
             sys.modules[f"torch.{BACKEND}{name[len(module_name) :]}"] = loaded
+    atexit.register(_let_backward_threads_finish)
     # Private: reduce_storage.  Without this, sending a tensor to another process fails in the host's
     # shared-memory code with "_share_fd_: only available on CPU".
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
@@ -93,6 +96,17 @@ def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         return _engine_run_backward(t_outputs, *args, **kwargs)
     finally:
         _C._set_backward_accelerator(previous)
+
+
+def _let_backward_threads_finish() -> None:
+    """From 2.12 on, autograd's thread for a device still takes the GIL after backward() has returned, to drop what
+    the pass has used.  When the interpreter is shutting down by then, the thread is ended inside of a destructor,
+    and the process aborts.  At exit, hand it the GIL for as long as it needs.
+    """
+    from . import _C
+
+    if _C._is_initialized():
+        time.sleep(0.02)
 
 
 _torch_dlpack_device = torch.Tensor.__dlpack_device__
