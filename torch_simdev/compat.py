@@ -99,8 +99,10 @@ def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _let_backward_threads_finish() -> None:
-    """From 2.12 on, autograd's thread for a device still takes the GIL after backward() has returned, to drop what
-    the pass has used.  When the interpreter is shutting down by then, the thread is ended inside of a destructor,
+    """From 2.12 on, autograd's thread for a device still takes the GIL after backward() has returned, to
+    drop what
+    the pass has used.  When the interpreter is shutting down by then, the thread is ended inside of a
+    destructor,
     and the process aborts.  At exit, hand it the GIL for as long as it needs.
     """
     from . import _C

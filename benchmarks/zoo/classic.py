@@ -89,7 +89,7 @@ class UNet(nn.Module):
 
 
 def unet(small: bool) -> Workload:
-    batch, size, width = (2, 16, 16) if small else (4, 64, 32)
+    batch, size, width = (2, 16, 16) if small else (2, 64, 32)
     inputs = (torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,)))
     return Workload(UNet(width, 3), inputs, torch.randn(batch, 3, size, size), F.mse_loss)
 
@@ -111,7 +111,7 @@ class Tagger(nn.Module):
 
 
 def lstm(small: bool) -> Workload:
-    batch, length, width = (2, 10, 32) if small else (32, 64, 192)
+    batch, length, width = (2, 10, 32) if small else (16, 48, 160)
     words, labels = 10_000, 24
     sentence, target = torch.randint(0, words, (batch, length)), torch.randint(0, labels, (batch, length))
     return Workload(Tagger(words, labels, width), (sentence,), target, cross_entropy)
@@ -176,7 +176,7 @@ class GraphNetwork(nn.Module):
 
 
 def graph(small: bool) -> Workload:
-    nodes, edges, width = (50, 200, 32) if small else (6_000, 50_000, 128)
+    nodes, edges, width = (50, 200, 32) if small else (4_000, 30_000, 96)
     features, classes = 100, 40
     inputs = (torch.randn(nodes, features), torch.randint(0, nodes, (2, edges)))
     target = torch.randint(0, classes, (nodes,))
@@ -218,7 +218,7 @@ class Mixer(nn.Module):
 
 
 def mixer(small: bool) -> Workload:
-    batch, size, width, layers = (2, 64, 64, 2) if small else (4, 224, 384, 6)
+    batch, size, width, layers = (2, 64, 64, 2) if small else (2, 224, 256, 6)
     images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 100, (batch,))
     return Workload(Mixer(size, width, layers, 100), (images,), labels, cross_entropy)
 

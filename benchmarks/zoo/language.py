@@ -140,7 +140,7 @@ def whisper(small: bool) -> Workload:
 
 
 def mamba(small: bool) -> Workload:
-    batch, length, layers = (2, 32, 1) if small else (2, 128, 4)
+    batch, length, layers = (2, 32, 1) if small else (1, 128, 4)
     config = hf.Mamba2Config(
         vocab_size=VOCABULARY,
         hidden_size=256,

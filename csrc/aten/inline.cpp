@@ -21,12 +21,73 @@
 
 namespace simdev {
 
+namespace {
+
+// Tensors of the delegate that a call has given back: without memory, used by nobody.
+class TensorPool {
+ public:
+  TensorPool() { free_.reserve(kCapacity); }
+
+  c10::intrusive_ptr<c10::TensorImpl> take(InnerStorage inner, const caffe2::TypeMeta& dtype) {
+    if (C10_UNLIKELY(free_.empty() || c10::InferenceMode::is_enabled())) {
+      return c10::make_intrusive<c10::TensorImpl>(
+          c10::Storage(std::move(inner)), c10::DispatchKeySet(kernelDispatchKey()), dtype);
+    }
+    c10::intrusive_ptr<c10::TensorImpl> impl = std::move(free_.back());
+    free_.pop_back();
+    impl->set_storage_and_dtype(c10::Storage(std::move(inner)), dtype);
+    return impl;
+  }
+
+  void give(at::Tensor&& tensor) {
+    c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    // Whoever else has it keeps it; what is not plain is not worth the trouble.
+    if (tensor.use_count() != 1 || tensor.getIntrusivePtr().weak_use_count() != 1 ||
+        free_.size() == kCapacity || impl->is_inference() || impl->key_set() != plainKeys() ||
+        impl->is_wrapped_number() || !impl->allow_tensor_metadata_change()) {
+      return;
+    }
+    impl->set_storage_keep_dtype(nothing_);
+    free_.push_back(tensor.unsafeReleaseIntrusivePtr());
+  }
+
+ private:
+  static constexpr size_t kCapacity = 1024;
+
+  static c10::DispatchKeySet plainKeys() {
+    static const c10::DispatchKeySet keys = c10::make_intrusive<c10::TensorImpl>(
+                                                c10::DispatchKeySet(kernelDispatchKey()),
+                                                caffe2::TypeMeta::Make<float>(),
+                                                startedDelegate().device(0))
+                                                ->key_set();
+    return keys;
+  }
+
+  c10::Storage nothing_{c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      0,
+      c10::DataPtr(nullptr, startedDelegate().device(0)),
+      /*allocator=*/nullptr,
+      /*resizable=*/false)};
+  std::vector<c10::intrusive_ptr<c10::TensorImpl>> free_;
+};
+
+TensorPool& tensorPool() {
+  static thread_local TensorPool pool;
+  return pool;
+}
+
+} // namespace
+
+void InlineCall::recycle(at::Tensor&& tensor) noexcept {
+  if (tensor.defined()) {
+    tensorPool().give(std::move(tensor));
+  }
+}
+
 at::Tensor delegateTensor(const at::Tensor& tensor, DelegateDriver& delegate) {
   const c10::TensorImpl* const ours = tensor.unsafeGetTensorImpl();
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(innerStorage(ours->unsafe_storage())),
-      c10::DispatchKeySet(kernelDispatchKey()),
-      ours->dtype());
+  auto impl = tensorPool().take(innerStorage(ours->unsafe_storage()), ours->dtype());
   impl->set_sizes_and_strides(ours->sizes(), ours->strides(), ours->storage_offset());
   if (C10_UNLIKELY(ours->is_conj())) {
     impl->_set_conj(true);

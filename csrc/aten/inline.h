@@ -43,6 +43,10 @@ class InlineCall {
   // For copies, which go between our device and the delegate's own too.
   void acceptDelegateTensors() { acceptsDelegateTensors_ = true; }
 
+  // Gives an argument's tensor back, to be used again by a later call of this thread.  Only for kernels in C++ that keep
+  // nothing: making the tensor is a good part of what a call costs.
+  static void recycle(at::Tensor&& tensor) noexcept;
+
   // What the delegate's kernel returned, as a tensor of ours.
   at::Tensor result(at::Tensor tensor);
   // After the kernel has run: takes over new sizes and memory of an argument that it may have resized.
@@ -117,6 +121,8 @@ struct InlineArgument { // numbers, shapes, ...
 template <>
 struct InlineArgument<const at::Tensor&> {
   InlineArgument(InlineCall& call, const at::Tensor& tensor) : value(call.argument(tensor)) {}
+  InlineArgument(InlineArgument&&) noexcept = default;
+  ~InlineArgument() { InlineCall::recycle(std::move(value)); }
   const at::Tensor& get() { return value; }
   void finish(InlineCall&) {}
   at::Tensor value;
@@ -125,6 +131,8 @@ struct InlineArgument<const at::Tensor&> {
 template <>
 struct InlineArgument<at::Tensor&> {
   InlineArgument(InlineCall& call, at::Tensor& tensor) : original(tensor), value(call.argument(tensor)) {}
+  InlineArgument(InlineArgument&&) noexcept = default;
+  ~InlineArgument() { InlineCall::recycle(std::move(value)); }
   at::Tensor& get() { return value; }
   void finish(InlineCall& call) { call.update(original, value); }
   at::Tensor& original;
@@ -149,6 +157,12 @@ struct InlineListArgument {
     value.reserve(tensors.size());
     for (const at::Tensor& tensor : tensors) {
       value.push_back(call.argument(tensor));
+    }
+  }
+  InlineListArgument(InlineListArgument&&) noexcept = default;
+  ~InlineListArgument() {
+    for (at::Tensor& tensor : value) {
+      InlineCall::recycle(std::move(tensor));
     }
   }
   void finish(InlineCall&) {}
@@ -200,6 +214,11 @@ template <typename T>
 T inlineResult(InlineCall& call, T value) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     return call.result(std::move(value));
+  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+    for (at::Tensor& tensor : value) {
+      tensor = call.result(std::move(tensor));
+    }
+    return value;
   } else if constexpr (IsTuple<T>::value) {
     return std::apply([&](auto&... each) { return T{inlineResult(call, std::move(each))...}; }, value);
   } else {
@@ -255,6 +274,8 @@ struct InlineKernel<Operator, Return(Arguments...)> {
       call.run(kernel);
       std::apply([&](auto&... each) { (each.finish(call), ...); }, held);
       return writtenArgument(held);
+    } else if constexpr (std::is_void_v<Return>) {
+      call.run(kernel);
     } else {
       return inlineResult(call, call.run(kernel));
     }

@@ -6,6 +6,18 @@
 
 #include <ATen/ops/_adaptive_avg_pool2d_backward_ops.h>
 #include <ATen/ops/_adaptive_avg_pool2d_ops.h>
+#include <ATen/ops/_foreach_add_ops.h>
+#include <ATen/ops/_foreach_addcdiv_ops.h>
+#include <ATen/ops/_foreach_addcmul_ops.h>
+#include <ATen/ops/_foreach_div_ops.h>
+#include <ATen/ops/_foreach_lerp_ops.h>
+#include <ATen/ops/_foreach_mul_ops.h>
+#include <ATen/ops/_foreach_norm_ops.h>
+#include <ATen/ops/_foreach_sqrt_ops.h>
+#include <ATen/ops/_foreach_zero_ops.h>
+#include <ATen/ops/_fused_adam_ops.h>
+#include <ATen/ops/_fused_adamw_ops.h>
+#include <ATen/ops/_fused_sgd_ops.h>
 #include <ATen/ops/_local_scalar_dense_ops.h>
 #include <ATen/ops/_log_softmax_backward_data_ops.h>
 #include <ATen/ops/_log_softmax_ops.h>
@@ -40,6 +52,7 @@
 #include <ATen/ops/dot_ops.h>
 #include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/empty_like_ops.h>
 #include <ATen/ops/eq_ops.h>
 #include <ATen/ops/erf_ops.h>
 #include <ATen/ops/exp_ops.h>
@@ -97,6 +110,7 @@
 #include <ATen/ops/uniform_ops.h>
 #include <ATen/ops/where_ops.h>
 #include <ATen/ops/zero_ops.h>
+#include <ATen/ops/zeros_like_ops.h>
 
 namespace simdev {
 
@@ -130,42 +144,48 @@ constexpr Entry kOperators[] = {
                                             mean) SIMDEV_OPERATOR(mean_dim) SIMDEV_OPERATOR(argmax) SIMDEV_OPERATOR(cumsum)
                                             SIMDEV_OPERATOR(amax) SIMDEV_OPERATOR(max) SIMDEV_OPERATOR(
                                                 _softmax) SIMDEV_OPERATOR(_softmax_backward_data)
-                                                SIMDEV_OPERATOR(_log_softmax) SIMDEV_OPERATOR(
-                                                    _log_softmax_backward_data) SIMDEV_OPERATOR(nll_loss_forward)
-                                                    SIMDEV_OPERATOR(nll_loss_backward) SIMDEV_OPERATOR(mse_loss) SIMDEV_OPERATOR(
-                                                        mse_loss_backward) SIMDEV_OPERATOR(native_layer_norm)
-                                                        SIMDEV_OPERATOR(native_layer_norm_backward) SIMDEV_OPERATOR(
-                                                            native_batch_norm) SIMDEV_OPERATOR(native_batch_norm_backward)
-                                                            SIMDEV_OPERATOR(native_group_norm) SIMDEV_OPERATOR(native_dropout) SIMDEV_OPERATOR(
-                                                                native_dropout_backward) SIMDEV_OPERATOR(embedding)
-                                                                SIMDEV_OPERATOR(embedding_dense_backward) SIMDEV_OPERATOR(
-                                                                    max_pool2d_with_indices) SIMDEV_OPERATOR(max_pool2d_with_indices_backward)
-                                                                    SIMDEV_OPERATOR(_adaptive_avg_pool2d) SIMDEV_OPERATOR(_adaptive_avg_pool2d_backward) SIMDEV_OPERATOR(
-                                                                        avg_pool2d) SIMDEV_OPERATOR(avg_pool2d_backward)
-                                                                        SIMDEV_OPERATOR(_to_copy) SIMDEV_OPERATOR(copy_) SIMDEV_OPERATOR(
-                                                                            clone) SIMDEV_OPERATOR(cat) SIMDEV_OPERATOR(fill__Scalar)
-                                                                            SIMDEV_OPERATOR(zero_) SIMDEV_OPERATOR(masked_fill_Scalar) SIMDEV_OPERATOR(
-                                                                                masked_fill__Scalar) SIMDEV_OPERATOR(where_self)
-                                                                                SIMDEV_OPERATOR(index_select) SIMDEV_OPERATOR(gather) SIMDEV_OPERATOR(
-                                                                                    eq_Tensor) SIMDEV_OPERATOR(eq_Scalar)
-                                                                                    SIMDEV_OPERATOR(ne_Tensor) SIMDEV_OPERATOR(
-                                                                                        ne_Scalar) SIMDEV_OPERATOR(lt_Tensor)
-                                                                                        SIMDEV_OPERATOR(lt_Scalar) SIMDEV_OPERATOR(
-                                                                                            gt_Tensor) SIMDEV_OPERATOR(gt_Scalar)
-                                                                                            SIMDEV_OPERATOR(le_Scalar) SIMDEV_OPERATOR(
-                                                                                                ge_Scalar) SIMDEV_OPERATOR(logical_not)
-                                                                                                SIMDEV_OPERATOR(
-                                                                                                    bitwise_not) SIMDEV_OPERATOR(bitwise_and_Tensor)
-                                                                                                    SIMDEV_OPERATOR(bitwise_or_Tensor) SIMDEV_OPERATOR(
-                                                                                                        addcmul_) SIMDEV_OPERATOR(addcdiv_)
-                                                                                                        SIMDEV_OPERATOR(lerp__Scalar) SIMDEV_OPERATOR(
-                                                                                                            sqrt_) SIMDEV_OPERATOR(uniform_)
-                                                                                                            SIMDEV_OPERATOR(
-                                                                                                                normal_)
+                                                SIMDEV_OPERATOR(_log_softmax) SIMDEV_OPERATOR(_log_softmax_backward_data) SIMDEV_OPERATOR(nll_loss_forward) SIMDEV_OPERATOR(
+                                                    nll_loss_backward) SIMDEV_OPERATOR(mse_loss) SIMDEV_OPERATOR(mse_loss_backward)
+                                                    SIMDEV_OPERATOR(native_layer_norm) SIMDEV_OPERATOR(native_layer_norm_backward) SIMDEV_OPERATOR(
+                                                        native_batch_norm) SIMDEV_OPERATOR(native_batch_norm_backward)
+                                                        SIMDEV_OPERATOR(native_group_norm) SIMDEV_OPERATOR(native_dropout) SIMDEV_OPERATOR(native_dropout_backward) SIMDEV_OPERATOR(embedding) SIMDEV_OPERATOR(embedding_dense_backward) SIMDEV_OPERATOR(max_pool2d_with_indices) SIMDEV_OPERATOR(max_pool2d_with_indices_backward) SIMDEV_OPERATOR(_adaptive_avg_pool2d) SIMDEV_OPERATOR(_adaptive_avg_pool2d_backward) SIMDEV_OPERATOR(avg_pool2d) SIMDEV_OPERATOR(avg_pool2d_backward) SIMDEV_OPERATOR(_to_copy) SIMDEV_OPERATOR(copy_) SIMDEV_OPERATOR(clone) SIMDEV_OPERATOR(empty_like) SIMDEV_OPERATOR(zeros_like) SIMDEV_OPERATOR(cat) SIMDEV_OPERATOR(fill__Scalar) SIMDEV_OPERATOR(
+                                                            zero_) SIMDEV_OPERATOR(masked_fill_Scalar) SIMDEV_OPERATOR(masked_fill__Scalar) SIMDEV_OPERATOR(where_self)
+                                                            SIMDEV_OPERATOR(
+                                                                index_select) SIMDEV_OPERATOR(gather)
+                                                                SIMDEV_OPERATOR(eq_Tensor) SIMDEV_OPERATOR(
+                                                                    eq_Scalar) SIMDEV_OPERATOR(ne_Tensor) SIMDEV_OPERATOR(ne_Scalar)
+                                                                    SIMDEV_OPERATOR(lt_Tensor) SIMDEV_OPERATOR(
+                                                                        lt_Scalar) SIMDEV_OPERATOR(gt_Tensor) SIMDEV_OPERATOR(gt_Scalar)
+                                                                        SIMDEV_OPERATOR(le_Scalar) SIMDEV_OPERATOR(
+                                                                            ge_Scalar) SIMDEV_OPERATOR(logical_not) SIMDEV_OPERATOR(bitwise_not)
+                                                                            SIMDEV_OPERATOR(
+                                                                                bitwise_and_Tensor) SIMDEV_OPERATOR(bitwise_or_Tensor)
+                                                                                SIMDEV_OPERATOR(addcmul_) SIMDEV_OPERATOR(
+                                                                                    addcdiv_) SIMDEV_OPERATOR(lerp__Scalar) SIMDEV_OPERATOR(sqrt_)
+                                                                                    SIMDEV_OPERATOR(uniform_) SIMDEV_OPERATOR(normal_) SIMDEV_OPERATOR(
+                                                                                        bernoulli__float) SIMDEV_OPERATOR(_local_scalar_dense)
+                                                                                        SIMDEV_OPERATOR(_foreach_add__Scalar) SIMDEV_OPERATOR(
+                                                                                            _foreach_add__List) SIMDEV_OPERATOR(_foreach_add__Tensor)
+                                                                                            SIMDEV_OPERATOR(_foreach_mul__Scalar) SIMDEV_OPERATOR(
+                                                                                                _foreach_mul__Tensor) SIMDEV_OPERATOR(_foreach_mul_Scalar)
+                                                                                                SIMDEV_OPERATOR(_foreach_lerp__Scalar) SIMDEV_OPERATOR(
+                                                                                                    _foreach_addcmul__Scalar)
+                                                                                                    SIMDEV_OPERATOR(_foreach_addcdiv__Scalar) SIMDEV_OPERATOR(
+                                                                                                        _foreach_addcdiv__ScalarList)
+                                                                                                        SIMDEV_OPERATOR(_foreach_sqrt) SIMDEV_OPERATOR(
+                                                                                                            _foreach_sqrt_) SIMDEV_OPERATOR(_foreach_div__ScalarList)
+                                                                                                            SIMDEV_OPERATOR(_foreach_div__Scalar) SIMDEV_OPERATOR(
+                                                                                                                _foreach_div_ScalarList)
                                                                                                                 SIMDEV_OPERATOR(
-                                                                                                                    bernoulli__float)
+                                                                                                                    _foreach_norm_Scalar)
                                                                                                                     SIMDEV_OPERATOR(
-                                                                                                                        _local_scalar_dense)};
+                                                                                                                        _foreach_zero_)
+                                                                                                                        SIMDEV_OPERATOR(
+                                                                                                                            _fused_adamw_)
+                                                                                                                            SIMDEV_OPERATOR(
+                                                                                                                                _fused_adam_)
+                                                                                                                                SIMDEV_OPERATOR(
+                                                                                                                                    _fused_sgd_)};
 #undef SIMDEV_OPERATOR
 
 } // namespace

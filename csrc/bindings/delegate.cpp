@@ -106,6 +106,26 @@ PyObject* convertItems(PyObject* const* items, Py_ssize_t count, Convert convert
   return list;
 }
 
+// A result that nobody else holds becomes ours where it stands, which spares a tensor and a Python object.
+void relabelInPlace(PyObject* item, DelegateDriver& delegate, c10::DeviceIndex index) {
+  if (Py_REFCNT(item) != 1 || !THPVariable_CheckExact(item)) {
+    return;
+  }
+  const at::Tensor& tensor = THPVariable_Unpack(item);
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (tensor.use_count() != 1 || tensor.device().type() != delegate.type() ||
+      tensor.layout() != c10::Layout::Strided || tensor.requires_grad() ||
+      !impl->allow_tensor_metadata_change()) {
+    return;
+  }
+  if (!impl->device().is_cpu()) {
+    index = impl->device().index();
+  }
+  impl->set_storage_keep_dtype(
+      makeShell(InnerStorage::reclaim_copy(impl->unsafe_storage().unsafeGetStorageImpl()), index));
+  impl->_change_backend_component_keys(c10::Device(kDeviceType, index));
+}
+
 PyObject* callConverted(PyObject* compiled, PyObject* arguments, DelegateDriver& delegate) {
   PyObject* const results = PyObject_CallOneArg(compiled, arguments);
   Py_DECREF(arguments);
@@ -118,6 +138,11 @@ PyObject* callConverted(PyObject* compiled, PyObject* arguments, DelegateDriver&
     return nullptr;
   }
   const c10::DeviceIndex index = currentDevice();
+  if (Py_REFCNT(sequence) == 1) { // or else its items are somebody else's too
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i) {
+      relabelInPlace(PySequence_Fast_GET_ITEM(sequence, i), delegate, index);
+    }
+  }
   PyObject* const converted = convertItems(
       PySequence_Fast_ITEMS(sequence), PySequence_Fast_GET_SIZE(sequence), [&](const at::Tensor& tensor) {
         return fromBackingOne(tensor, delegate, index);

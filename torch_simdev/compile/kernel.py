@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from torch._inductor.codegen.common import BracesBuffer
-from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppTile2DKernel, CppVecKernel
+from torch._inductor.codegen.cpp import (
+    CppKernel,
+    CppKernelProxy,
+    CppTile2DKernel,
+    CppVecKernel,
+    CppVecOverrides,
+)
+
+from . import config
 
 ASSERT = "SIMDEV_ASSERT"
 
@@ -50,6 +59,29 @@ class _ReportsFailures:
         return guarded
 
 
+class SimdevVecOverrides(CppVecOverrides):
+    """Inductor's vector operators, with tanh from simdev_kernel.h and, for fast_math, a shorter exp."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> SimdevVecOverrides:
+        # Inductor hangs its operators on the instance, wrapped so that they take scalars too.
+        self = super().__new__(cls, *args, **kwargs)
+        upstream_tanh = self.tanh
+
+        def tanh(x: Any) -> str:
+            code = str(upstream_tanh(x))
+            vector = code.removesuffix(".tanh()")
+            return code if vector == code else f"simdev::tanh({vector})"
+
+        def fast(operator: Callable[[Any], Any]) -> Callable[[Any], str]:
+            return lambda x: str(operator(x)).replace(".exp()", ".exp_u20()")
+
+        self.tanh = tanh
+        if config.fast_math:
+            self.exp = fast(self.exp)
+            self.sigmoid = fast(self.sigmoid)
+        return self
+
+
 class SimdevKernel(_ReportsFailures, CppKernel):
     """One element at a time."""
 
@@ -57,9 +89,13 @@ class SimdevKernel(_ReportsFailures, CppKernel):
 class SimdevVecKernel(_ReportsFailures, CppVecKernel):
     """A vector of elements at a time."""
 
+    overrides = SimdevVecOverrides
+
 
 class SimdevTile2DKernel(_ReportsFailures, CppTile2DKernel):
     """A square of elements at a time, for transposing loads and stores."""
+
+    overrides = SimdevVecOverrides
 
 
 class SimdevKernelProxy(CppKernelProxy):

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from .. import _C
 from .._utils import DEVICE_TYPE
+from .peephole import halve_trigonometry
 
 
 def delegate_type() -> str | None:
@@ -151,6 +152,7 @@ class _Inner:
         self.graphs: list[tuple[torch.fx.GraphModule, Any]] = []
 
     def __call__(self, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        halve_trigonometry(gm)
         code = self.compiler(gm, *args, **kwargs)
         self.graphs.append((gm, code))
         # A type of its own for each, so that a call reaches the C function without a Python frame.

@@ -1,0 +1,82 @@
+"""The workarounds in torch_simdev/compile/patches.py: each is needed, and does what it says.
+
+A patch names its test here.  The test runs with the patch; when upstream has made a patch unnecessary, the
+test still passes
+without it, and both can go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+pytestmark = pytest.mark.slow  # each compiles C++: run by `make conformance`
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def test_every_patch_names_a_test_of_this_file():
+    from torch_simdev.compile.patches import PATCHES
+
+    assert PATCHES
+    for patch in PATCHES:
+        assert patch.test in globals()
+        assert patch.reason
+
+
+def test_softmax_and_batch_norm_schedule():
+    def function(x: Tensor) -> Tensor:
+        return F.softmax(F.batch_norm(x, None, None, training=True).flatten(1), -1)
+
+    x = torch.randn(8, 4, 6, 6)
+    torch.testing.assert_close(torch.compile(function)(x.to("simdev")).cpu(), function(x))
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_argmax_of_permuted_tensor(name):
+    function = lambda x: getattr(x.permute(2, 0, 1), name)()
+    x = torch.randn(3, 4, 5)
+    assert torch.compile(function)(x.to("simdev")).item() == function(x).item()
+
+
+def test_streams_inside_of_a_graph():
+    def function(x: Tensor) -> Tensor:
+        stream = torch.Stream(device="simdev")
+        stream.wait_stream(torch.accelerator.current_stream())
+        with stream:
+            y = x * x
+        torch.accelerator.current_stream().wait_stream(stream)
+        return y + 1
+
+    x = torch.full((5,), 3.0, device="simdev")
+    assert torch.compile(function)(x).tolist() == [10.0] * 5
+
+
+def test_flex_attention():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def causal(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(i >= j, score, -float("inf"))
+
+    q = torch.randn(1, 2, 128, 16)
+    compiled = torch.compile(lambda q: flex_attention(q, q, q, score_mod=causal))
+    expected = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    torch.testing.assert_close(compiled(q.to("simdev")).cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_flex_attention_says_what_it_cannot():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 2, 128, 16, device="simdev", requires_grad=True)
+    with pytest.raises(Exception, match="no backward"):
+        torch.compile(lambda q: flex_attention(q, q, q))(q)

@@ -1,0 +1,51 @@
+"""The model zoo on the device: inference and a training step have the CPU's values and gradients, eager.
+
+The sizes are small; the figures at full size: benchmarks/models.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+from models import Step, check, difference
+from zoo import ARCHITECTURES, Architecture
+
+QUICK = {"unet", "dlrm", "graph"}
+CPU = torch.device("cpu")
+
+
+def cases() -> Iterator[object]:
+    for each in ARCHITECTURES:
+        yield pytest.param(each, id=each.name, marks=[] if each.name in QUICK else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("architecture", cases())
+def test_has_the_values_of_the_cpu(architecture: Architecture, phase: str, dev: torch.device) -> None:
+    if architecture.from_transformers:
+        pytest.importorskip("transformers", reason="pip install --no-deps -r requirements-zoo.txt")
+    workload = architecture.build(small=True)
+    reference, step = Step(workload, CPU, compiled=False), Step(workload, dev, compiled=False)
+    with torch.simdev.fallback_policy("error"):
+        check(reference, step, "eager", phase)
+        if phase == "training":  # the second step starts with the optimizer's momentum
+            check(reference, step, "eager", phase)
+            weights = [list(each.trained.parameters()) for each in (reference, step)]
+            assert all(difference(ours, theirs) < 1e-4 for theirs, ours in zip(*weights))
+
+
+def test_a_wrong_value_is_found(dev: torch.device) -> None:
+    workload = ARCHITECTURES[-1].build(small=True)
+    reference, step = Step(workload, CPU, compiled=False), Step(workload, dev, compiled=False)
+    with torch.no_grad():
+        next(iter(step.evaluated.parameters())).add_(0.01)
+        next(iter(step.trained.parameters())).add_(0.01)
+    for phase in ("inference", "training"):
+        with pytest.raises(AssertionError, match="differ by"):
+            check(reference, step, "eager", phase)
