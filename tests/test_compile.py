@@ -181,7 +181,7 @@ FUNCTIONS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "convolution": lambda: (lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), G(2, 3, 8, 8), G(4, 3, 3, 3), G(4)),  # noqa: E501
     "channels_last": lambda: (lambda x: x.sigmoid() * 2, R(2, 3, 4, 5).to(memory_format=torch.channels_last)),
     "reductions": lambda: (reductions, R(13, 17)),
-    "attention": lambda: (lambda q, k, v: torch.softmax(q @ k.mT / 3, -1) @ v, G(2, 4, 16, 8), G(2, 4, 16, 8), G(2, 4, 16, 8)),  # noqa: E501
+    "attention": lambda: (lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 8**0.5, -1) @ v, G(2, 4, 16, 8), G(2, 4, 16, 8), G(2, 4, 16, 8)),  # noqa: E501
     "embedding": lambda: (lambda w, h, i, y: F.cross_entropy(F.embedding(i, w) @ h, y), G(10, 8), G(8, 5), torch.tensor([1, 9, 0]), torch.tensor([0, 4, 2])),  # noqa: E501
     "losses": lambda: (lambda x, y: F.mse_loss(torch.tanh(x), y) + F.huber_loss(x, y) + F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean"), G(7, 9), R(7, 9)),  # noqa: E501
     "in_place": lambda: (lambda x: x.add_(1).mul_(2), R(5, 7)),
