@@ -38,6 +38,10 @@ class Architecture:
     module: str  # of this package
     describes: str
     from_transformers: bool = True
+    # Factor on the gradients' tolerance.  Where an activation has a kink behind a batch norm, rounding tells on which
+    # side a value lies, and the gradient jumps.  In float64 ResNet-50's gradients on simdev equal the CPU's
+    # exactly; in float32 one CPU thread, two, and simdev are all about 0.2 (of the largest element) from those.
+    gradient_slack: float = 1.0
 
     def build(self, small: bool = False, seed: int = 0) -> Workload:
         """Returns the workload on the CPU, the same for the same seed; `small` is the size for tests.
@@ -48,8 +52,7 @@ class Architecture:
             raise ModuleNotFoundError(f"{self.name} needs transformers: pip install -r requirements-zoo.txt")
         builders = importlib.import_module(f"{__name__}.{self.module}")
         torch.manual_seed(seed)
-        workload = getattr(builders, self.name)(small)
-        return workload
+        return getattr(builders, self.name)(small)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -58,8 +61,8 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 ARCHITECTURES = [
-    Architecture("resnet", "vision", "ResNet-50: convolutions, batch norm"),
-    Architecture("mobilenet", "vision", "MobileNet v2: depthwise convolutions"),
+    Architecture("resnet", "vision", "ResNet-50: convolutions, batch norm", gradient_slack=500),
+    Architecture("mobilenet", "vision", "MobileNet v2: depthwise convolutions", gradient_slack=500),
     Architecture("convnext", "vision", "ConvNeXt: 7x7 depthwise, layer norm, GELU"),
     Architecture("vit", "vision", "ViT: patches, attention"),
     Architecture("swin", "vision", "Swin: shifted windows (roll), relative position bias"),

@@ -31,14 +31,14 @@ def classify(model: type[nn.Module], config: object, batch: int, size: int) -> W
 def resnet(small: bool) -> Workload:
     depths = [1, 1, 1, 1] if small else [3, 4, 6, 3]
     config = hf.ResNetConfig(depths=depths, num_labels=CLASSES)
-    return classify(hf.ResNetForImageClassification, config, 2, 64 if small else 160)
+    return classify(hf.ResNetForImageClassification, config, 4 if small else 2, 96 if small else 160)
 
 
 def mobilenet(small: bool) -> Workload:
     config = hf.MobileNetV2Config(
         num_labels=CLASSES, classifier_dropout_prob=0.0, depth_multiplier=0.5 if small else 1.0
     )
-    return classify(hf.MobileNetV2ForImageClassification, config, 2 if small else 4, 64 if small else 192)
+    return classify(hf.MobileNetV2ForImageClassification, config, 4, 96 if small else 192)
 
 
 def convnext(small: bool) -> Workload:
