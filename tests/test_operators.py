@@ -241,6 +241,29 @@ def test_fill_and_zero(dtype: torch.dtype) -> None:
     assert t.cpu().to(torch.float32).eq(1).all()
 
 
+WRITERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "native add_": lambda t: t.add_(1),
+    "native mul_ by itself": lambda t: t.mul_(t),
+    "native relu_": lambda t: t.relu_(),
+    "native fill_": lambda t: t.fill_(3),
+    "native uniform_": lambda t: t.uniform_(),
+    "memset": lambda t: t.zero_(),
+    "copy": lambda t: t.copy_(torch.ones_like(t)),
+    "launched sin_": lambda t: t.sin_(),
+    "launched out=": lambda t: torch.cos(torch.ones_like(t), out=t),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_writing_ends_copy_on_write_sharing(writer: str) -> None:
+    original = torch.randn(64, device=DEV)
+    expected = original.cpu()
+    clone = torch._lazy_clone(original)
+    WRITERS[writer](clone)
+    assert torch.equal(original.cpu(), expected)
+    assert not torch.equal(clone.cpu(), expected)
+
+
 def test_out_variants_resize_warn_and_write_through_strides() -> None:
     base = torch.full((4, 4), 9.0, device=DEV)
     torch.mul(torch.ones(4, device=DEV), 2, out=base[:, 1])

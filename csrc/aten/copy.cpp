@@ -21,10 +21,6 @@ namespace simdev {
 
 namespace {
 
-size_t bytesOf(const at::Tensor& tensor) {
-  return static_cast<size_t>(tensor.numel()) * tensor.itemsize();
-}
-
 bool sameBits(const at::Tensor& a, const at::Tensor& b) {
   return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
@@ -42,7 +38,7 @@ void copyOnDevice(const at::Tensor& dst, const at::Tensor& src) {
       driver().memcpyAsync(
           dst.mutable_data_ptr(),
           src.const_data_ptr(),
-          bytesOf(dst),
+          dst.nbytes(),
           MemcpyKind::DeviceToDevice,
           currentStreamHandle(dst.device().index()));
     }
@@ -84,7 +80,7 @@ void copyBetweenDevices(const at::Tensor& dst, const at::Tensor& src) {
   driver().memcpyAsync(
       dst.mutable_data_ptr(),
       src.const_data_ptr(),
-      bytesOf(dst),
+      dst.nbytes(),
       MemcpyKind::DeviceToDevice,
       source.handle());
   Event done;
@@ -101,7 +97,7 @@ void copyHostBytes(const at::Tensor& dst, const at::Tensor& src, bool nonBlockin
   driver().memcpyAsync(
       dst.mutable_data_ptr(),
       src.const_data_ptr(),
-      bytesOf(dst),
+      dst.nbytes(),
       toDevice ? MemcpyKind::HostToDevice : MemcpyKind::DeviceToHost,
       stream.handle());
   if (!host.is_pinned()) {

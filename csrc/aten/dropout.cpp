@@ -19,10 +19,6 @@ namespace {
 
 using MaskedTensor = std::tuple<at::Tensor, at::Tensor>; // output, mask
 
-void* kernelData(const at::Tensor& tensor) {
-  return driver().kernelPointer(tensor.device().index(), tensor.mutable_data_ptr());
-}
-
 // Keeps each element with probability `keep`, multiplied by `scale`; the others become 0.
 MaskedTensor launchDropout(
     const char* name,
@@ -41,7 +37,7 @@ MaskedTensor launchDropout(
   const PhiloxState state =
       getGeneratorOrDefault(generator, device.index()).reserve(static_cast<uint64_t>(count));
   const KernelFunction kernel =
-      driver().hasNativeKernels() ? native::dropoutKernel(self.scalar_type()) : nullptr;
+      native::hasNativeKernels() ? native::dropoutKernel(self.scalar_type()) : nullptr;
   if (kernel == nullptr) { // complex numbers, or a chip without native kernels
     launch(
         device,
@@ -64,15 +60,20 @@ MaskedTensor launchDropout(
     input.copy_(self);
   }
   const native::DropoutArguments arguments{
-      kernelData(input),
-      kernelData(output),
-      static_cast<bool*>(kernelData(mask)),
+      native::kernelInput(input),
+      native::kernelOutput(output),
+      static_cast<bool*>(native::kernelOutput(mask)),
       count,
       state.seed,
       state.offset / 4,
       keep,
       scale};
-  native::launchKernel(device, name, kernel, native::gridFor(count * native::kRandomCostInBytes), arguments);
+  native::launchKernel(
+      device,
+      name,
+      kernel,
+      native::gridFor(static_cast<size_t>(count) * native::kRandomCostInBytes),
+      arguments);
   return {std::move(output), std::move(mask)};
 }
 

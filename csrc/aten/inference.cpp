@@ -31,23 +31,6 @@ class KeyBuilder {
       push(kBool, value.toBool());
     } else if (value.isDouble()) {
       push(kDouble, word(value.toDouble()));
-    } else if (value.isIntList()) {
-      addRange(kIntList, value.toIntVector(), [](int64_t x) { return static_cast<uint64_t>(x); });
-    } else if (value.isTensorList()) {
-      addTensors(kTensorList, value.toTensorList());
-    } else if (value.isOptionalTensorList()) {
-      push(kOptionalTensorList, value.toOptionalTensorList().size());
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList().vec()) {
-        addTensor(tensor.value_or(at::Tensor()));
-      }
-    } else if (value.isDoubleList()) {
-      addRange(kDoubleList, value.toDoubleVector(), [this](double x) { return word(x); });
-    } else if (value.isBoolList()) {
-      auto list = value.toBoolList();
-      push(kBoolList, list.size());
-      for (bool x : list) {
-        key_.push_back(x);
-      }
     } else if (value.isComplexDouble()) {
       push(kComplex, word(value.toComplexDouble().real()));
       key_.push_back(word(value.toComplexDouble().imag()));
@@ -58,7 +41,7 @@ class KeyBuilder {
       key_.push_back(kDevice); // which device it is does not change a shape
     } else if (value.isGenerator()) {
       key_.push_back(kGenerator);
-    } else if (value.isList()) { // lists of scalars
+    } else if (value.isList()) { // of tensors, optional tensors or scalars
       push(kList, value.toListRef().size());
       for (const c10::IValue& element : value.toListRef()) {
         if (!add(element)) {
@@ -77,11 +60,6 @@ class KeyBuilder {
     kInt,
     kBool,
     kDouble,
-    kIntList,
-    kTensorList,
-    kOptionalTensorList,
-    kDoubleList,
-    kBoolList,
     kComplex,
     kString,
     kDevice,
@@ -95,20 +73,6 @@ class KeyBuilder {
   void push(Tag tag, uint64_t value) {
     key_.push_back(tag);
     key_.push_back(value);
-  }
-  template <typename Range, typename ToWord>
-  void addRange(Tag tag, const Range& range, ToWord toWord) {
-    push(tag, range.size());
-    for (const auto& x : range) {
-      key_.push_back(toWord(x));
-    }
-  }
-  template <typename List>
-  void addTensors(Tag tag, const List& list) {
-    push(tag, list.size());
-    for (const at::Tensor& tensor : list.vec()) {
-      addTensor(tensor);
-    }
   }
   void addTensor(const at::Tensor& tensor) {
     if (!tensor.defined()) {

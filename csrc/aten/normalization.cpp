@@ -72,9 +72,14 @@ bool isPlainParameter(const OptionalTensor& tensor, int64_t channels) {
          (tensor->scalar_type() == c10::kFloat && tensor->is_contiguous() && tensor->numel() == channels);
 }
 
-float* kernelDataOr(const OptionalTensor& tensor) {
+const float* inputOrNull(const OptionalTensor& tensor) {
   const bool defined = tensor.has_value() && tensor->defined();
-  return defined ? static_cast<float*>(native::kernelData(*tensor)) : nullptr;
+  return defined ? static_cast<const float*>(native::kernelInput(*tensor)) : nullptr;
+}
+
+float* outputOrNull(const OptionalTensor& tensor) {
+  const bool defined = tensor.has_value() && tensor->defined();
+  return defined ? static_cast<float*>(native::kernelOutput(*tensor)) : nullptr;
 }
 
 // Whether the plain case (training, contiguous floats) was launched natively.
@@ -96,27 +101,24 @@ bool launchNativeBatchNorm(
     return false;
   }
   const native::BatchNormArguments arguments{
-      static_cast<const float*>(native::kernelData(input)),
-      kernelDataOr(weight),
-      kernelDataOr(bias),
-      kernelDataOr(runningMean),
-      kernelDataOr(runningVar),
-      static_cast<float*>(native::kernelData(outputs[0])),
-      static_cast<float*>(native::kernelData(outputs[1])),
-      static_cast<float*>(native::kernelData(outputs[2])),
+      static_cast<const float*>(native::kernelInput(input)),
+      inputOrNull(weight),
+      inputOrNull(bias),
+      outputOrNull(runningMean),
+      outputOrNull(runningVar),
+      static_cast<float*>(native::kernelOutput(outputs[0])),
+      static_cast<float*>(native::kernelOutput(outputs[1])),
+      static_cast<float*>(native::kernelOutput(outputs[2])),
       input.size(0),
       channels,
       count / input.size(0),
       momentum,
       eps};
-  constexpr int64_t kElementsPerBlock = 256 * 1024; // less is done before another thread has woken up
-  const auto grid =
-      std::clamp<int64_t>(input.numel() / kElementsPerBlock, 1, std::min<int64_t>(channels, 16));
   native::launchKernel(
       input.device(),
       "aten::native_batch_norm",
       native::batchNormKernel,
-      static_cast<uint32_t>(grid),
+      native::gridForParts(channels, input.nbytes()),
       arguments);
   return true;
 }

@@ -55,6 +55,11 @@ OperatorPlan::ArgumentKind kindOf(const c10::TypePtr& type) {
   }
 }
 
+bool isTensorList(OperatorPlan::ArgumentKind kind) {
+  using Kind = OperatorPlan::ArgumentKind;
+  return kind == Kind::TensorList || kind == Kind::OptionalTensorList;
+}
+
 // Calls `visit` with every defined tensor and whether it stands alone (not in a list).
 template <typename Visit>
 void forEachTensor(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, Visit visit) {
@@ -65,16 +70,10 @@ void forEachTensor(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argument
       if (value.isTensor() && value.toTensor().defined()) {
         visit(value.toTensor(), true);
       }
-    } else if (plan.arguments[i].kind == Kind::TensorList && value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorList().vec()) {
-        if (tensor.defined()) {
-          visit(tensor, false);
-        }
-      }
-    } else if (plan.arguments[i].kind == Kind::OptionalTensorList && value.isOptionalTensorList()) {
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList().vec()) {
-        if (tensor.has_value() && tensor->defined()) {
-          visit(*tensor, false);
+    } else if (isTensorList(plan.arguments[i].kind) && value.isList()) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isTensor() && element.toTensor().defined()) {
+          visit(element.toTensor(), false);
         }
       }
     }

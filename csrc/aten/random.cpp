@@ -132,10 +132,6 @@ void drawWithAten(const Draw& draw, at::Tensor output, const at::Generator& gene
   }
 }
 
-void* kernelData(const at::Tensor& tensor) {
-  return driver().kernelPointer(tensor.device().index(), tensor.mutable_data_ptr());
-}
-
 void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& generator) {
   at::assert_no_internal_overlap(self);
   const c10::Device device = self.device();
@@ -145,13 +141,14 @@ void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& gene
       getGeneratorOrDefault(generator, device.index()).reserve(static_cast<uint64_t>(count));
   // Kernels write memory from front to back, whatever the order of the dimensions.
   const at::Tensor target = self.is_non_overlapping_and_dense() ? self : emptyLike(self);
-  if (driver().hasNativeKernels()) {
+  if (native::hasNativeKernels()) {
     const KernelFunction kernel = native::randomKernel(draw.distribution, self.scalar_type());
     TORCH_CHECK_NOT_IMPLEMENTED(
         kernel != nullptr, '"', name, "\" not implemented for '", c10::toString(self.scalar_type()), "'");
     const native::RandomArguments arguments{
-        kernelData(target),
-        static_cast<const float*>(draw.probabilities.defined() ? kernelData(draw.probabilities) : nullptr),
+        native::kernelOutput(target),
+        static_cast<const float*>(
+            draw.probabilities.defined() ? native::kernelInput(draw.probabilities) : nullptr),
         count,
         state.seed,
         state.offset / 4,
@@ -160,7 +157,11 @@ void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& gene
         draw.base,
         draw.range};
     native::launchKernel(
-        device, name, kernel, native::gridFor(count * native::kRandomCostInBytes), arguments);
+        device,
+        name,
+        kernel,
+        native::gridFor(static_cast<size_t>(count) * native::kRandomCostInBytes),
+        arguments);
   } else {
     draw.probabilities = backing(draw.probabilities);
     launch(

@@ -26,11 +26,8 @@ constexpr std::string_view kHostOnlyPrefixes[] = {
     "aten::cholesky",
     "aten::_cholesky",
     "aten::geqrf",
-    "aten::orgqr",
     "aten::ormqr",
     "aten::triangular_solve",
-    "aten::lu_solve",
-    "aten::_lu_with_info",
 };
 // Of those, plain arithmetic that is launched like any other.
 constexpr std::string_view kLaunchedAnyway[] = {
@@ -43,10 +40,7 @@ constexpr std::string_view kLaunchedAnyway[] = {
 // CUDA accepts host tensors as indices into device tensors.
 constexpr std::string_view kTakesHostTensors[] = {
     "aten::index",
-    "aten::index_put_",
     "aten::_index_put_impl_",
-    "aten::_unsafe_index",
-    "aten::_unsafe_index_put",
 };
 
 // Their Meta kernels tell other output shapes, strides or lazy bits than the CPU's kernels have, or are missing; but what
@@ -89,9 +83,7 @@ constexpr std::string_view kLearned[] = {
     "aten::dot",
     "aten::vdot",
     "aten::_batch_norm_with_update",
-    "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
-    "aten::_native_batch_norm_legit_no_training",
 };
 
 constexpr std::string_view kMatrixProducts[] = {
@@ -182,31 +174,35 @@ bool alwaysRunsOnHost(const OperatorPlan& plan) {
   return plan.hostOnly || !plan.returnsOnlyTensors || dataDependent || !inferable;
 }
 
-template <typename Visit>
-void forEachAtenOperator(Visit visit) {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.getNamespace() == "aten") {
-      if (const auto op = dispatcher.findSchema(name)) {
-        visit(*op);
-      }
-    }
+// Serves an operator's dense tensors, unless it has a kernel of ours or is a composition.
+void registerDenseKernel(torch::Library& library, const c10::OperatorHandle& op) {
+  if (!isServedByBoxedKernel(op)) {
+    return;
   }
+  auto plan = makePlan(op);
+  if (plan->isView) {
+    return;
+  }
+  boxed()[plan->name] = alwaysRunsOnHost(*plan);
+  library.impl(
+      plan->name,
+      isStructured(op) ? torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>())
+                       : torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LaunchedKernel>(plan)));
 }
 
-// Every operator that has a kernel for the CPU's sparse tensors and none of ours runs on the host.
-void registerSparseKernels(c10::DispatchKey hostKey, c10::DispatchKey key) {
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-  forEachAtenOperator([&](const c10::OperatorHandle& op) {
-    if (!op.hasKernelForDispatchKey(hostKey) || op.hasKernelForDispatchKey(key)) {
-      return;
-    }
-    auto plan = makePlan(op);
-    if (!plan->isView) {
-      library->impl(
-          plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<SparseKernel>(plan)));
-    }
-  });
+// An operator that has a kernel for the CPU's tensors of a sparse layout and none of ours runs on the host.
+void registerSparseKernel(
+    torch::Library& library,
+    const c10::OperatorHandle& op,
+    c10::DispatchKey hostKey,
+    c10::DispatchKey key) {
+  if (!op.hasKernelForDispatchKey(hostKey) || op.hasKernelForDispatchKey(key)) {
+    return;
+  }
+  auto plan = makePlan(op);
+  if (!plan->isView) {
+    library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<SparseKernel>(plan)));
+  }
 }
 
 } // namespace
@@ -216,31 +212,25 @@ const std::map<std::string, bool>& boxedOperators() {
 }
 
 void registerBoxedKernels() {
+  using c10::DispatchKey;
   installPlacementAllocator();
-  static torch::Library library(
-      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  forEachAtenOperator([&](const c10::OperatorHandle& op) {
-    if (!isServedByBoxedKernel(op)) {
-      return;
+  const auto implement = [](const char* space, DispatchKey key) {
+    return new torch::Library(torch::Library::IMPL, space, key, __FILE__, __LINE__); // for the process's life
+  };
+  torch::Library* const dense = implement("aten", DispatchKey::PrivateUse1);
+  torch::Library* const sparse = implement("aten", DispatchKey::SparsePrivateUse1);
+  torch::Library* const compressed = implement("aten", DispatchKey::SparseCsrPrivateUse1);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (name.getNamespace() == "aten" && op.has_value()) {
+      registerDenseKernel(*dense, *op);
+      registerSparseKernel(*sparse, *op, DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1);
+      registerSparseKernel(*compressed, *op, DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1);
     }
-    auto plan = makePlan(op);
-    if (plan->isView) {
-      return;
-    }
-    boxed()[plan->name] = alwaysRunsOnHost(*plan);
-    if (isStructured(op)) {
-      library.impl(
-          plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>()));
-    } else {
-      library.impl(
-          plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LaunchedKernel>(plan)));
-    }
-  });
-  registerSparseKernels(c10::DispatchKey::SparseCPU, c10::DispatchKey::SparsePrivateUse1);
-  registerSparseKernels(c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrPrivateUse1);
-  static torch::Library fallback(
-      torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&unregisteredOperator>());
+  }
+  implement("_", DispatchKey::PrivateUse1)
+      ->fallback(torch::CppFunction::makeFromBoxedFunction<&unregisteredOperator>());
 }
 
 } // namespace simdev

@@ -2,6 +2,7 @@
 #include "aten/native/batch_norm_kernels.h"
 
 #include "aten/native/kernel_clones.h"
+#include "aten/native/kernel_grid.h"
 
 #include <cmath>
 
@@ -16,50 +17,42 @@ struct Moments {
   double variance; // biased
 };
 
+// The sum over a plane of (x - center) to the given power, 1 or 2.
+template <int power>
+[[gnu::always_inline]] inline double sumOf(const float* plane, int64_t count, float center) {
+  const auto term = [center](float x) { return power == 1 ? x - center : (x - center) * (x - center); };
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] += term(plane[i + lane]);
+    }
+  }
+  for (; i < count; ++i) {
+    lanes[0] += term(plane[i]);
+  }
+  double sum = 0;
+  for (float lane : lanes) {
+    sum += lane;
+  }
+  return sum;
+}
+
 // Two passes: the mean first, so that the variance does not cancel.  Planes are summed in float, planes' sums in double.
 SIMDEV_CLONES Moments momentsOf(const BatchNormArguments& args, int64_t channel) {
-  const int64_t count = args.batch * args.spatial;
+  const double count = static_cast<double>(args.batch * args.spatial);
   const int64_t stride = args.channels * args.spatial;
   const float* first = args.input + channel * args.spatial;
   double sum = 0;
   for (int64_t n = 0; n < args.batch; ++n) {
-    const float* plane = first + n * stride;
-    float lanes[kLanes] = {};
-    int64_t i = 0;
-    for (; i + kLanes <= args.spatial; i += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        lanes[lane] += plane[i + lane];
-      }
-    }
-    for (; i < args.spatial; ++i) {
-      lanes[0] += plane[i];
-    }
-    for (float lane : lanes) {
-      sum += lane;
-    }
+    sum += sumOf<1>(first + n * stride, args.spatial, 0);
   }
-  const double mean = sum / static_cast<double>(count);
-  const float center = static_cast<float>(mean);
+  const double mean = sum / count;
   double squares = 0;
   for (int64_t n = 0; n < args.batch; ++n) {
-    const float* plane = first + n * stride;
-    float lanes[kLanes] = {};
-    int64_t i = 0;
-    for (; i + kLanes <= args.spatial; i += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const float difference = plane[i + lane] - center;
-        lanes[lane] += difference * difference;
-      }
-    }
-    for (; i < args.spatial; ++i) {
-      const float difference = plane[i] - center;
-      lanes[0] += difference * difference;
-    }
-    for (float lane : lanes) {
-      squares += lane;
-    }
+    squares += sumOf<2>(first + n * stride, args.spatial, static_cast<float>(mean));
   }
-  return {mean, squares / static_cast<double>(count)};
+  return {mean, squares / count};
 }
 
 SIMDEV_CLONES void scaleChannel(const BatchNormArguments& args, int64_t channel, float scale, float shift) {
@@ -82,8 +75,7 @@ float blend(float running, double fresh, double momentum) {
 
 void batchNormKernel(const KernelContext& context, const void* arguments) {
   const auto& args = *static_cast<const BatchNormArguments*>(arguments);
-  const int64_t begin = args.channels * context.block / context.grid;
-  const int64_t end = args.channels * (context.block + 1) / context.grid;
+  const auto [begin, end] = blockParts(context, args.channels);
   const double count = static_cast<double>(args.batch * args.spatial);
   for (int64_t channel = begin; channel < end; ++channel) {
     const auto [mean, variance] = momentsOf(args, channel);

@@ -1,45 +1,31 @@
-// Launching native kernels: packing arguments and choosing the grid.
+// Launching native kernels: finding tensors' memory and packing arguments.
 //
 // A native kernel is a plain function over raw pointers, called once per block (driver.h).  This is the tier that a vendor
 // replaces first: kernels here are what a chip would run itself.
 #pragma once
 
+#include "aten/native/kernel_grid.h"
 #include "driver/driver.h"
 #include "runtime/stream.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 namespace simdev::native {
 
-// The elements [begin, end) that a block works on.
-struct BlockRange {
-  int64_t begin;
-  int64_t end;
-};
-
-// Blocks start at multiples of 16 elements, so that they do not share cache lines.
-inline BlockRange blockRange(const KernelContext& context, int64_t count) {
-  const int64_t share = (count / context.grid + 16) & ~int64_t(15);
-  const int64_t begin = std::min(count, share * context.block);
-  return {begin, std::min(count, begin + share)};
-}
-
-// One block for what fits in a core's cache: waking another thread costs more than it saves.
-inline uint32_t gridFor(int64_t bytes) {
-  constexpr int64_t kBytesPerBlock = 512 * 1024;
-  constexpr int64_t kMaxBlocks = 64;
-  return static_cast<uint32_t>(std::clamp<int64_t>(bytes / kBytesPerBlock, 1, kMaxBlocks));
-}
-
-// Where a kernel finds the tensor's first element.
-inline void* kernelData(const at::Tensor& tensor) {
+// Where a kernel finds the first element of a tensor that it reads, or of one that it writes.  Writing ends the sharing of
+// copy-on-write storage: of a tensor that is written in place, take the output first and read what that gives.
+inline const void* kernelInput(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return driver().kernelPointer(impl->device().index(), const_cast<void*>(impl->data()));
+}
+
+inline void* kernelOutput(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return driver().kernelPointer(impl->device().index(), impl->mutable_data());
 }
 
 // Whether the driver runs native kernels; without them every operator takes ATen's.

@@ -60,10 +60,6 @@ std::optional<double> pythonNumber(const at::Tensor& tensor) {
   }
 }
 
-int64_t bytesOf(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<int64_t>(tensor.itemsize());
-}
-
 // Whether the operation was launched natively.  `out` undefined: allocate it.
 bool launchBinary(
     const char* name,
@@ -80,11 +76,12 @@ bool launchBinary(
     return false;
   }
   BinaryArguments arguments{nullptr, nullptr, nullptr, self.numel(), 0.0, alpha};
+  bool isTensor = false;
   if (other.is_privateuseone()) {
     if (!sameLayout(self, other)) {
       return false;
     }
-    arguments.b = kernelData(other);
+    isTensor = true;
   } else if (const auto number = pythonNumber(other)) {
     arguments.scalar = *number;
   } else {
@@ -96,14 +93,10 @@ bool launchBinary(
   if (arguments.count == 0) {
     return true;
   }
-  arguments.a = kernelData(self);
-  arguments.out = kernelData(out);
-  launchKernel(
-      self.device(),
-      name,
-      binaryKernel(op, *type, arguments.b == nullptr),
-      gridFor(bytesOf(self)),
-      arguments);
+  arguments.out = kernelOutput(out);
+  arguments.a = kernelInput(self);
+  arguments.b = isTensor ? kernelInput(other) : nullptr;
+  launchKernel(self.device(), name, binaryKernel(op, *type, !isTensor), gridFor(self.nbytes()), arguments);
   return true;
 }
 
@@ -184,8 +177,9 @@ bool launchRelu(const at::Tensor& self, at::Tensor& out) {
     out = emptyStrided(self.sizes(), self.strides(), self.scalar_type(), self.device());
   }
   if (self.numel() > 0) {
-    const UnaryArguments arguments{kernelData(self), kernelData(out), self.numel()};
-    launchKernel(self.device(), "aten::relu", reluKernel(*type), gridFor(bytesOf(self)), arguments);
+    void* const output = kernelOutput(out);
+    const UnaryArguments arguments{kernelInput(self), output, self.numel()};
+    launchKernel(self.device(), "aten::relu", reluKernel(*type), gridFor(self.nbytes()), arguments);
   }
   return true;
 }
@@ -207,12 +201,13 @@ at::Tensor thresholdBackward(const at::Tensor& grad, const at::Tensor& self, con
   }
   at::Tensor out = emptyStrided(self.sizes(), self.strides(), self.scalar_type(), self.device());
   if (self.numel() > 0) {
-    const ReluBackwardArguments arguments{kernelData(grad), kernelData(self), kernelData(out), self.numel()};
+    const ReluBackwardArguments arguments{
+        kernelInput(grad), kernelInput(self), kernelOutput(out), self.numel()};
     launchKernel(
         self.device(),
         "aten::threshold_backward",
         reluBackwardKernel(*type),
-        gridFor(bytesOf(self)),
+        gridFor(self.nbytes()),
         arguments);
   }
   return out;
@@ -241,10 +236,10 @@ at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
     launch(self.device(), "aten::fill_.Scalar", [self = backing(self), value] { self.fill_(value); });
     return self;
   }
-  arguments.out = kernelData(self);
+  arguments.out = kernelOutput(self);
   arguments.count = self.numel();
   arguments.elementSize = static_cast<uint32_t>(self.itemsize());
-  launchKernel(self.device(), "aten::fill_.Scalar", fillKernel, gridFor(bytesOf(self)), arguments);
+  launchKernel(self.device(), "aten::fill_.Scalar", fillKernel, gridFor(self.nbytes()), arguments);
   return self;
 }
 
@@ -276,10 +271,7 @@ at::Tensor& zero(at::Tensor& self) {
   }
   if (isDense(self)) {
     driver().memsetAsync(
-        self.mutable_data_ptr(),
-        0,
-        static_cast<size_t>(bytesOf(self)),
-        currentStreamHandle(self.device().index()));
+        self.mutable_data_ptr(), 0, self.nbytes(), currentStreamHandle(self.device().index()));
   } else {
     launch(self.device(), "aten::zero_", [self = backing(self)] { self.zero_(); });
   }

@@ -2,7 +2,7 @@
 #include "aten/native/pointwise_kernels.h"
 
 #include "aten/native/kernel_clones.h"
-#include "aten/native/kernel_launch.h"
+#include "aten/native/kernel_grid.h"
 
 #include <cstring>
 

@@ -34,13 +34,6 @@ bool isNative(const at::Tensor& input) {
          input.numel() > 0 && (input.scalar_type() == c10::kFloat || input.scalar_type() == c10::kDouble);
 }
 
-// Enough blocks for every compute thread when there is work for them.
-uint32_t poolGrid(int64_t planes, const at::Tensor& input) {
-  constexpr int64_t kElementsPerBlock = 256 * 1024; // less is done before another thread has woken up
-  return static_cast<uint32_t>(
-      std::clamp<int64_t>(input.numel() / kElementsPerBlock, 1, std::min<int64_t>(planes, 32)));
-}
-
 std::tuple<at::Tensor, at::Tensor> maxPool2dWithIndices(
     const at::Tensor& self,
     c10::IntArrayRef kernelSize,
@@ -88,9 +81,9 @@ std::tuple<at::Tensor, at::Tensor> maxPool2dWithIndices(
   at::Tensor indices = empty(sizes, c10::kLong, self.device());
   const int64_t planes = self.numel() / (inputHeight * inputWidth);
   const MaxPool2dArguments arguments{
-      kernelData(self),
-      kernelData(output),
-      static_cast<int64_t*>(kernelData(indices)),
+      kernelInput(self),
+      kernelOutput(output),
+      static_cast<int64_t*>(kernelOutput(indices)),
       planes,
       inputHeight,
       inputWidth,
@@ -108,7 +101,7 @@ std::tuple<at::Tensor, at::Tensor> maxPool2dWithIndices(
       self.device(),
       "aten::max_pool2d_with_indices",
       maxPool2dKernel(self.scalar_type() == c10::kDouble),
-      poolGrid(planes, self),
+      gridForParts(planes, self.nbytes()),
       arguments);
   return {std::move(output), std::move(indices)};
 }
@@ -136,9 +129,9 @@ at::Tensor maxPool2dWithIndicesBackward(
   const int64_t inputSize = self.size(-2) * self.size(-1);
   const int64_t planes = self.numel() / inputSize;
   const MaxPool2dBackwardArguments arguments{
-      kernelData(gradOutput),
-      static_cast<const int64_t*>(kernelData(indices)),
-      kernelData(gradInput),
+      kernelInput(gradOutput),
+      static_cast<const int64_t*>(kernelInput(indices)),
+      kernelOutput(gradInput),
       planes,
       inputSize,
       gradOutput.size(-2) * gradOutput.size(-1)};
@@ -146,7 +139,7 @@ at::Tensor maxPool2dWithIndicesBackward(
       self.device(),
       "aten::max_pool2d_with_indices_backward",
       maxPool2dBackwardKernel(self.scalar_type() == c10::kDouble),
-      poolGrid(planes, self),
+      gridForParts(planes, self.nbytes()),
       arguments);
   return gradInput;
 }

@@ -2,6 +2,7 @@
 #include "aten/native/pooling_kernels.h"
 
 #include "aten/native/kernel_clones.h"
+#include "aten/native/kernel_grid.h"
 
 #include <algorithm>
 #include <bit>
@@ -11,15 +12,6 @@
 namespace simdev::native {
 
 namespace {
-
-struct PlaneRange {
-  int64_t begin;
-  int64_t end;
-};
-
-PlaneRange planesOf(const KernelContext& context, int64_t planes) {
-  return {planes * context.block / context.grid, planes * (context.block + 1) / context.grid};
-}
 
 // A NaN wins over everything before it, and the last of several wins, as in ATen.  Selects by masks: which of a window's
 // elements is the largest cannot be predicted, and a mispredicted branch costs more than the whole window.
@@ -128,7 +120,7 @@ void maxPool2d(const KernelContext& context, const void* arguments) {
                      2 * args.outputHeight * args.outputWidth <= kMaxPairs;
   const int64_t inputSize = args.inputHeight * args.inputWidth;
   const int64_t outputSize = args.outputHeight * args.outputWidth;
-  const auto [begin, end] = planesOf(context, args.planes);
+  const auto [begin, end] = blockParts(context, args.planes);
   for (int64_t plane = begin; plane < end; ++plane) {
     const T* input = static_cast<const T*>(args.input) + plane * inputSize;
     T* output = static_cast<T*>(args.output) + plane * outputSize;
@@ -146,7 +138,7 @@ void maxPool2d(const KernelContext& context, const void* arguments) {
 template <typename T>
 void maxPool2dBackward(const KernelContext& context, const void* arguments) {
   const auto& args = *static_cast<const MaxPool2dBackwardArguments*>(arguments);
-  const auto [begin, end] = planesOf(context, args.planes);
+  const auto [begin, end] = blockParts(context, args.planes);
   for (int64_t plane = begin; plane < end; ++plane) {
     const T* gradOutput = static_cast<const T*>(args.gradOutput) + plane * args.outputSize;
     const int64_t* indices = args.indices + plane * args.outputSize;

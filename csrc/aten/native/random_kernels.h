@@ -9,6 +9,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace simdev::native {
@@ -54,6 +55,6 @@ KernelFunction randomKernel(Distribution distribution, c10::ScalarType output);
 KernelFunction dropoutKernel(c10::ScalarType dtype); // nullptr unless a real floating-point type
 
 // Making a number takes as long as moving so many bytes; for gridFor().
-inline constexpr int64_t kRandomCostInBytes = 16;
+inline constexpr size_t kRandomCostInBytes = 16;
 
 } // namespace simdev::native
