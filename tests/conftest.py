@@ -45,6 +45,17 @@ def run_python(tmp_path: Path) -> RunPython:
     return run
 
 
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Nothing compiled before the test or after it, and the same random numbers each time."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
 @pytest.fixture(autouse=True)
 def leaves_no_trace() -> Iterator[None]:
     """Each test ends on device 0 with nothing pending: an error that nobody asked for belongs to the test."""

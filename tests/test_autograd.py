@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.conformance.compare import DEVICE, check_same, copy_inputs, move, tensors
+from tests.conformance.compare import DEVICE, check_same, copy_inputs, move, move_sample, samples, tensors
 from tests.conformance.sweep import RANDOM, op_key
 
 OPS = {
@@ -23,11 +23,6 @@ OPS = {
 SLICE = list(OPS)[::8]
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def first_sample(op: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    sample = next(iter(op.sample_inputs("cpu", torch.float64, requires_grad=True)))
-    return (sample.input, *sample.args), dict(sample.kwargs)
 
 
 def function_of(op: Any, args: Any, kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
@@ -49,15 +44,15 @@ def function_of(op: Any, args: Any, kwargs: Any) -> tuple[Any, list[torch.Tensor
 def check_gradients(key: str) -> None:
     torch.manual_seed(0)
     op = OPS[key]
-    args, kwargs = first_sample(op)
-    function, leaves = function_of(op, *copy_inputs((args, kwargs)))
+    sample = next(samples(op, torch.float64, requires_grad=True))
+    function, leaves = function_of(op, *copy_inputs(sample))
     options: dict[str, Any] = {"fast_mode": True, "nondet_tol": op.gradcheck_nondet_tol}
     try:
         torch.autograd.gradcheck(function, leaves, **options)
         torch.autograd.gradgradcheck(function, leaves, **options)
     except Exception as error:
         pytest.skip(f"not on the CPU: {type(error).__name__}")
-    function, leaves = function_of(op, *move((args, kwargs)))
+    function, leaves = function_of(op, *move_sample(op, sample))
     torch.autograd.gradcheck(function, leaves, **options)
     torch.autograd.gradgradcheck(function, leaves, **options)
 
@@ -77,15 +72,15 @@ def test_gradcheck_of_the_rest(key: str) -> None:
 def test_forward_mode(key: str) -> None:
     torch.manual_seed(0)
     op = OPS[key]
-    args, kwargs = first_sample(op)
-    function, leaves = function_of(op, *copy_inputs((args, kwargs)))
+    sample = next(samples(op, torch.float64, requires_grad=True))
+    function, leaves = function_of(op, *copy_inputs(sample))
     tangents = [torch.randn_like(t) for t in leaves]
     primals = [t.detach() for t in leaves]
     try:
         expected = torch.func.jvp(function, tuple(primals), tuple(tangents))
     except Exception as error:
         pytest.skip(f"not on the CPU: {type(error).__name__}")
-    function, leaves = function_of(op, *move((args, kwargs)))
+    function, leaves = function_of(op, *move_sample(op, sample))
     actual = torch.func.jvp(function, tuple(t.detach() for t in leaves), tuple(move(tangents)))
     check_same(actual, expected, strides=False)
 

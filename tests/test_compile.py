@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,15 +20,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 BACKENDS = ["inductor", "simdev"]
 
-pytestmark = pytest.mark.slow  # each compiles C++: run by `make conformance`
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+# Each compiles C++: run by `make conformance`.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_dynamo")]
 
 
 def seed_function(x: Tensor) -> Tensor:

@@ -7,22 +7,13 @@ without it, and both can go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-pytestmark = pytest.mark.slow  # each compiles C++: run by `make conformance`
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+# Each compiles C++: run by `make conformance`.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_dynamo")]
 
 
 def test_every_patch_names_a_test_of_this_file():

@@ -19,7 +19,7 @@ from torch.testing._internal.common_methods_invocations import (
 )
 
 from tests.conformance import sweep, variants
-from tests.conformance.compare import DEVICE, check_same, move
+from tests.conformance.compare import DEVICE, check_same, move, samples
 from tests.conformance.exceptions import EXCEPTIONS
 from torch_simdev.coverage import coverage
 
@@ -31,7 +31,7 @@ def test_values_and_gradients(key: str) -> None:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        reason = sweep.check_op(OPS[key], torch.float32, samples=1, backward=True)
+        reason = sweep.check_op(OPS[key], torch.float32, count=1, backward=True)
     assert reason is None, reason
 
 
@@ -54,10 +54,7 @@ def test_other_forms(key: str, check: str) -> None:
 )
 def test_foreach(op) -> None:
     torch.manual_seed(0)
-    for index, sample in enumerate(op.sample_inputs("cpu", torch.float32)):
-        if index >= 6:
-            break
-        args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
+    for args, kwargs in samples(op, torch.float32, 6):
         kwargs = {k: v for k, v in kwargs.items() if k in ("alpha", "ord", "value", "dtype")}
         dev_args, dev_kwargs = move((args, kwargs))
         for function in (op.method_variant, op.inplace_variant):

@@ -1,11 +1,12 @@
-"""Moving sample inputs to the device exactly as they are, and comparing what comes back with the CPU's.
+"""Sample inputs, moving them to the device exactly as they are, and comparing what comes back with the CPU's.
 
 Used by the tests (a slice) and by the full sweep (``python -m tests.conformance.sweep``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 import torch_simdev  # noqa: F401 - where the entry point is not installed
 
 DEVICE = "simdev"
+# Positions of tensors that stay on the host, on every device, by operator.
+_HOST_ARGUMENTS = {"tensor_split": 1}
 
 
 def to_device(tensor: torch.Tensor, device: str = DEVICE) -> torch.Tensor:
@@ -54,6 +57,26 @@ def move(tree: Any, device: str = DEVICE) -> Any:
         return leaf
 
     return tree_map(one, tree)
+
+
+def samples(
+    op: Any, dtype: torch.dtype, count: int | None = None, *, requires_grad: bool = False
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """(args, kwargs) on the CPU of an operator's first `count` samples, or of all."""
+    for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=requires_grad), count):
+        yield (sample.input, *sample.args), dict(sample.kwargs)
+
+
+def move_sample(
+    op: Any, sample: tuple[tuple[Any, ...], dict[str, Any]], device: str = DEVICE
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`sample` as the operator wants it on `device`; without tensors it is a factory's, which is told."""
+    args, kwargs = move(sample, device)
+    if not tensors(sample) and op.name != "broadcast_shapes":
+        kwargs.setdefault("device", device)
+    if host := _HOST_ARGUMENTS.get(op.name):
+        args = (*args[:host], sample[0][host], *args[host + 1 :])
+    return args, kwargs
 
 
 def copy_inputs(tree: Any) -> Any:

@@ -15,33 +15,18 @@ import torch._dynamo
 from torch.utils._pytree import tree_map_only
 
 from tests.conformance import compare
-from tests.conformance.compare import copy_inputs, gradients, move, tensors
+from tests.conformance.compare import gradients, move_sample, samples, tensors
 
 ON = os.environ.get("SIMDEV_COMPILED_ON", "simdev")
 
 
-def first_sample(op: Any) -> tuple[Any, Any]:
-    """(args, kwargs) of the first sample, on the CPU."""
-    wants_grad = torch.float32 in op.supported_backward_dtypes("cpu") and op.supports_autograd
-    sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=wants_grad)))
-    return (sample.input, *sample.args), dict(sample.kwargs)
-
-
 def check(op: Any, values: bool) -> None:
     """Raises what went wrong; passes where the operator does not run without torch.compile either."""
-    inputs = first_sample(op)
-
-    def fresh() -> tuple[Any, Any]:
-        args, kwargs = copy_inputs(inputs) if ON == "cpu" else move(inputs, ON)
-        if ON != "cpu" and op.name == "tensor_split":  # wants its indices on the host, on every device
-            args = (args[0], *inputs[0][1:])
-        if not tensors(inputs):
-            kwargs.setdefault("device", ON)  # a factory, as nearly all without tensors are
-        return args, kwargs
-
+    wants_grad = torch.float32 in op.supported_backward_dtypes("cpu") and op.supports_autograd
+    sample = next(samples(op, torch.float32, requires_grad=wants_grad))
     try:
         torch.manual_seed(0)
-        expected, expected_grads, cotangents = gradients(op.op, *fresh(), None)
+        expected, expected_grads, cotangents = gradients(op.op, *move_sample(op, sample, ON), None)
     except Exception:
         return
     if any(t.device.type != ON for t in tensors(expected)):
@@ -49,7 +34,7 @@ def check(op: Any, values: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     compiled = torch.compile(lambda *args, **kwargs: op.op(*args, **kwargs))
-    actual, actual_grads, _ = gradients(compiled, *fresh(), cotangents)
+    actual, actual_grads, _ = gradients(compiled, *move_sample(op, sample, ON), cotangents)
     tolerance = {"rtol": 1e-4, "atol": 2e-5}
     compare.DEVICE = ON
     # Compiled code computes what eager leaves to be done lazily, a conjugate for one.

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.conformance.compare import DEVICE, check_same, copy_inputs, gradients, move, tensors
+from tests.conformance.compare import check_same, copy_inputs, gradients, move_sample, samples
 from tests.conformance.exceptions import EXCEPTIONS
 
 # Their values are random: only metadata can be compared with the CPU's.
@@ -46,31 +46,20 @@ def op_key(op: Any) -> str:
     return op.name + ("." + op.variant_test_name if op.variant_test_name else "")
 
 
-def check_op(op: Any, dtype: torch.dtype, samples: int | None, backward: bool) -> str | None:
-    """None if all samples agree, otherwise what went wrong with the first that does not."""
+def check_op(op: Any, dtype: torch.dtype, count: int | None, backward: bool) -> str | None:
+    """None if the first ``count`` samples (None: all) agree, otherwise what went wrong with one."""
     name = op_key(op)
     values = op.name not in RANDOM and op.name not in UNDETERMINED
     wants_grad = backward and dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
-    for index, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=wants_grad)):
-        if samples is not None and index >= samples:
-            break
-        args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
-        cpu_args, cpu_kwargs = copy_inputs((args, kwargs))
+    for index, sample in enumerate(samples(op, dtype, count, requires_grad=wants_grad)):
+        cpu_args, cpu_kwargs = copy_inputs(sample)
         try:
             expected, expected_grads, cotangents = gradients(op.op, cpu_args, cpu_kwargs, None)
         except Exception:
             continue  # not a sample that the CPU can run
         where = f"sample {index} of {name}: "
         try:
-            dev_args, dev_kwargs = move((args, kwargs))
-            if (
-                not tensors((args, kwargs))
-                and tensors(expected)
-                and all(t.device.type == "cpu" for t in tensors(expected))
-            ):
-                dev_kwargs["device"] = DEVICE  # a factory
-            if op.name == "tensor_split":  # wants its indices on the host, on every device
-                dev_args = (dev_args[0], *args[1:])
+            dev_args, dev_kwargs = move_sample(op, sample)
             actual, actual_grads, _ = gradients(op.op, dev_args, dev_kwargs, cotangents)
             check_same(actual, expected, values=values)
             if expected_grads is not None and values:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
-from tests.conformance.compare import check_same, copy_inputs, move, tensors
+from tests.conformance.compare import check_same, copy_inputs, move, move_sample, samples, tensors
 from tests.conformance.sweep import RANDOM, UNDETERMINED, op_key
 
 _REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
-
-
-def _samples(op: Any, dtype: torch.dtype, count: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    for index, sample in enumerate(op.sample_inputs("cpu", dtype)):
-        if index >= count:
-            return
-        yield (sample.input, *sample.args), dict(sample.kwargs)
 
 
 def _stretch(tree: Any) -> Any:
@@ -40,15 +32,13 @@ def check_strides(op: Any, dtype: torch.dtype = torch.float32, count: int = 2) -
     """Inputs with gaps and offsets."""
     if op.name in RANDOM | UNDETERMINED:
         return
-    for args, kwargs in _samples(op, dtype, count):
+    for args, kwargs in samples(op, dtype, count):
         args, kwargs = _stretch((args, kwargs))
         try:
             expected = op.op(*copy_inputs(args), **copy_inputs(kwargs))
         except _REFUSALS:
             continue
-        dev_args, dev_kwargs = move((args, kwargs))
-        if op.name == "tensor_split":  # wants its indices on the host, on every device
-            dev_args = (dev_args[0], *args[1:])
+        dev_args, dev_kwargs = move_sample(op, (args, kwargs))
         check_same(op.op(*dev_args, **dev_kwargs), expected, strides=False)
 
 
@@ -57,7 +47,7 @@ def check_inplace(op: Any, dtype: torch.dtype = torch.float32, count: int = 2) -
     inplace = op.inplace_variant
     if inplace is None or op.name in RANDOM | UNDETERMINED:
         return
-    for args, kwargs in _samples(op, dtype, count):
+    for args, kwargs in samples(op, dtype, count):
         cpu_args = copy_inputs(args)
         try:
             inplace(*cpu_args, **copy_inputs(kwargs))
@@ -73,7 +63,7 @@ def check_out(op: Any, dtype: torch.dtype = torch.float32, count: int = 1) -> No
     """out= of the right size, empty, too small (with the warning), and a view with gaps."""
     if not op.supports_out or op.name in RANDOM | UNDETERMINED:
         return
-    for args, kwargs in _samples(op, dtype, count):
+    for args, kwargs in samples(op, dtype, count):
         try:
             reference = tensors(op.op(*copy_inputs(args), **copy_inputs(kwargs)))
         except _REFUSALS:
