@@ -217,9 +217,17 @@ def measure(step: Step, iterations: int) -> float:
     return (time.perf_counter() - started) / iterations * 1e3
 
 
+def warm_up(step: Step, seconds: float) -> None:
+    """Runs it for a while: for some tenths of a second after a compilation the host needs up to half as
+    long again, on plain CUDA too."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        measure(step, 3)
+
+
 def compare(ours: Step, theirs: Step, iterations: int, rounds: int) -> dict[str, Any]:
     for step in (theirs, ours, theirs, ours):
-        measure(step, max(3, iterations // 10))
+        warm_up(step, 0.5)
     times: dict[str, list[float]] = {"cuda": [], "simdev": []}
     for round_ in range(rounds):
         order = [("cuda", theirs), ("simdev", ours)]

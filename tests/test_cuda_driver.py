@@ -10,6 +10,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,17 @@ def test_the_choice_follows_the_visible_gpus(run_python: RunPython) -> None:
         CUDA_VISIBLE_DEVICES="",
     )
     assert "no NVIDIA GPU is visible" in hidden.stderr.splitlines()[-1]
+
+
+def test_a_driver_that_is_too_old_is_not_taken_and_says_so(run_python: RunPython) -> None:
+    code = """
+import torch, torch_simdev.backing
+torch_simdev.backing._cuda_driver_version = lambda: 11040
+print(torch.simdev.driver(), torch.ones(2, device="simdev").sum().item())
+"""
+    assert run_python(code, SIMDEV_DRIVER="auto").stdout.split() == ["simulator", "2.0"]
+    forced = run_python(code, check=False, SIMDEV_DRIVER="cuda")
+    assert "the NVIDIA driver is too old: it goes up to CUDA 11.4" in forced.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("first", ["torch_simdev", "torch"])
@@ -347,6 +359,30 @@ def test_attention_is_cudas(dtype: torch.dtype, head: int) -> None:
         assert any("flash" in kernel or "cudnn" in kernel for kernel in kernels), kernels
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_is_cudnns(dtype: torch.dtype, memory_format: torch.memory_format, training: bool) -> None:
+    results: dict[str, list[torch.Tensor]] = {}
+    for device, values in zip(("simdev", "cuda"), pair(8, 16, 12, 12, dtype=dtype)):
+        torch.manual_seed(0)
+        layer = torch.nn.BatchNorm2d(16).to(device).train(training)
+        torch.nn.init.uniform_(layer.weight)
+        values = values.contiguous(memory_format=memory_format).requires_grad_()
+        output = layer(values)
+        assert type(output.grad_fn).__name__ == "CudnnBatchNormBackward0"
+        assert output.is_contiguous(memory_format=memory_format)
+        output.square().sum().backward()
+        results[device] = [
+            output.detach(),
+            values.grad,
+            layer.weight.grad,
+            layer.bias.grad,
+            layer.running_var,
+        ]
+    assert all(same(ours, theirs) for ours, theirs in zip(results["simdev"], results["cuda"]))
+
+
 def bert() -> tuple[torch.nn.Module, Callable[[str], dict[str, torch.Tensor]]]:
     transformers = importlib.import_module("transformers")
     config = transformers.BertConfig(
@@ -394,39 +430,66 @@ MODELS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-def step(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    torch.manual_seed(5)
-    output = model(**inputs) if "input_ids" in inputs else model(*inputs.values())
+def without_randomness(model: torch.nn.Module) -> torch.nn.Module:
+    """float64 kernels draw other masks than float32 ones."""
+    for module in model.modules():
+        if "Dropout" in type(module).__name__ or type(module).__name__ == "StochasticDepth":
+            module.p = 0.0
+    return model
+
+
+def trained(
+    model: torch.nn.Module, inputs: dict[str, torch.Tensor], compiled: bool
+) -> dict[str, torch.Tensor | None]:
+    """The loss and the gradients of one step, as CUDA tensors."""
+    torch._dynamo.reset()
+    run = torch.compile(model) if compiled else model
+    dtype = next(model.parameters()).dtype
+    inputs = {key: t.to(dtype) if t.is_floating_point() else t for key, t in inputs.items()}
+    output = run(**inputs) if "input_ids" in inputs else run(*inputs.values())
     loss = getattr(output, "loss", None)
-    loss = output.float().square().mean() if loss is None else loss
+    loss = output.to(dtype).square().mean() if loss is None else loss
     loss.backward()
-    return loss.detach()
+    results = {"loss": loss.detach(), **{name: p.grad for name, p in model.named_parameters()}}
+    return {
+        name: to_backing(value) if value is not None and value.device.type == "simdev" else value
+        for name, value in results.items()
+    }
+
+
+def deviation(value: torch.Tensor, exact: torch.Tensor) -> float:
+    scale = exact.abs().max().item()
+    return (value.double() - exact).abs().max().item() / scale if scale > 0 else 0.0
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_models_train_as_on_cuda(name: str, compiled: bool) -> None:
+def test_models_train_as_on_cuda(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients are as near to the exact ones, those of float64, as plain CUDA's are.
+
+    No fixed tolerance would do: batch normalisation over few images magnifies the rounding of float32 (and
+    TF32) to several per cent of a gradient, on plain CUDA as here.
+    """
     if compiled and name not in ("bert", "resnet18", "llama"):
         pytest.skip("compilation of this one takes long")
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     torch.manual_seed(0)
     try:
         model, inputs = MODELS[name]()
     except ImportError as missing:
         pytest.skip(str(missing))
-    theirs = model.to("cuda")
+    without_randomness(model)
     ours = copy.deepcopy(model).to("simdev")
     assert {p.device.type for p in ours.parameters()} == {"simdev"}
-    torch._dynamo.reset()
-    run = (lambda net: torch.compile(net)) if compiled else (lambda net: net)
-    expected = step(run(theirs), inputs("cuda"))
-    torch._dynamo.reset()
-    actual = step(run(ours), inputs("simdev"))
-    torch.testing.assert_close(to_backing(actual), expected, rtol=2e-3, atol=2e-3)
-    for (key, a), b in zip(ours.named_parameters(), theirs.parameters()):
-        if b.grad is not None:
-            scale = b.grad.abs().max().item() + 1e-6
-            difference = (to_backing(a.grad) - b.grad).abs().max().item()
-            assert difference <= 2e-2 * scale + 1e-5, (key, difference, scale)
+    exact = trained(copy.deepcopy(model).double().to("cuda"), inputs("cuda"), False)
+    theirs = trained(model.to("cuda"), inputs("cuda"), compiled)
+    actual = trained(ours, inputs("simdev"), compiled)
+    for key, value in exact.items():
+        if value is None:
+            assert actual[key] is None and theirs[key] is None
+            continue
+        allowed = 2 * deviation(theirs[key], value) + 1e-5
+        assert deviation(actual[key], value) <= allowed, (key, deviation(actual[key], value), allowed)
 
 
 # --- torch.compile and CUDA graphs
@@ -454,13 +517,79 @@ def test_compiled_kernels_are_triton(backend: str, mode: str) -> None:
         1,
         2,
     )  # the backward one may be there already
-    for _ in range(3):
-        result = function(ours)
-        result.sum().backward()
-        torch.testing.assert_close(to_backing(result.detach()), f(theirs).detach(), rtol=1e-5, atol=1e-5)
     f(theirs).sum().backward()
-    torch.testing.assert_close(to_backing(ours.grad) / 3, theirs.grad, rtol=1e-4, atol=1e-5)
-    assert ours.grad.device == ours.device
+    for _ in range(3):
+        ours.grad = None
+        result = function(ours)
+        torch.testing.assert_close(to_backing(result.detach()), f(theirs).detach(), rtol=1e-5, atol=1e-5)
+        result.sum().backward()
+        torch.testing.assert_close(to_backing(ours.grad), theirs.grad, rtol=1e-4, atol=1e-5)
+        assert ours.grad.device == ours.device
+
+
+@pytest.mark.parametrize("preallocated", [True, False])
+def test_gradients_accumulate_over_replays_as_on_cuda(preallocated: bool) -> None:
+    """A gradient that autograd took over from a graph is overwritten by the next replay.  PyTorch refuses to
+    use it then; a gradient with memory of its own accumulates."""
+
+    def outcome(leaf: torch.Tensor) -> Any:
+        torch._dynamo.reset()
+        leaf.requires_grad_()
+        if preallocated:
+            leaf.grad = torch.zeros_like(leaf)
+        function = torch.compile(lambda t: (t * t).sin(), mode="reduce-overhead")
+        try:
+            for _ in range(4):
+                function(leaf).sum().backward()
+            return leaf.grad.cpu()
+        except RuntimeError as error:
+            return "overwritten by a subsequent run" in str(error)
+
+    ours, theirs = pair(256, 256)
+    expected = outcome(theirs)
+    actual = outcome(ours)
+    if preallocated:
+        exact = 4 * (2 * theirs * (theirs * theirs).cos()).detach().cpu()
+        torch.testing.assert_close(actual, exact, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert actual is True and expected is True
+
+
+def test_results_of_a_replay_are_overwritten_or_refused_as_on_cuda() -> None:
+    def outcome(device: str) -> tuple[list[float], str]:
+        torch._dynamo.reset()
+        function = torch.compile(lambda t: t * 2, mode="reduce-overhead")
+        x = torch.ones(4, device=device)
+        for _ in range(3):
+            function(x)
+        kept = function(x)
+        copied = kept.clone()
+        function(x + 1)
+        with pytest.raises(RuntimeError, match="overwritten by a subsequent run") as raised:
+            kept + 1
+        return copied.tolist(), str(raised.value).split("Stack trace")[0]
+
+    assert outcome("simdev") == outcome("cuda")
+
+
+def test_without_triton_graphs_run_operator_by_operator(run_python: RunPython, tmp_path: Path) -> None:
+    (tmp_path / "triton").mkdir()  # found before the installed one
+    (tmp_path / "triton" / "__init__.py").write_text("raise ImportError('no Triton here')")
+    code = """
+import warnings, torch
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    x = torch.ones(8, device="simdev", requires_grad=True)
+    for function in (torch.sin, torch.exp):
+        torch.compile(lambda t: function(t) * 2)(x).sum().backward()
+torch.testing.assert_close(x.grad.cpu(), 2 * (torch.ones(8).cos() + torch.ones(8).exp()))
+assert x.grad.device.type == "simdev"
+print([str(warning.message) for warning in caught if "Triton" in str(warning.message)])
+"""
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    warned = run_python(code, PYTHONPATH=path).stdout
+    assert warned.count("needs Triton") == 1 and "operator by operator" in warned
 
 
 def test_compiled_dynamic_shapes() -> None:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.conftest import RunPython
+from torch_simdev import _C, backing
 
 HERE = os.environ.get("SIMDEV_DRIVER") == "delegate"
 with_delegate = pytest.mark.skipif(not HERE, reason="runs in a child process with SIMDEV_DRIVER=delegate")
@@ -55,6 +56,48 @@ def test_asking_for_cuda_without_one_says_what_is_missing(run_python: RunPython)
     assert result.returncode != 0
     assert 'SIMDEV_DRIVER="cuda": ' in result.stderr.splitlines()[-1]
     assert "without CUDA" in result.stderr or "no NVIDIA GPU" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("built", "gpus", "driver", "reason"),
+    [
+        (False, 0, None, "was built without CUDA; install a CUDA build of it."),
+        (True, 0, 13000, "no NVIDIA GPU is visible to this process"),
+        (
+            True,
+            1,
+            11040,
+            "the NVIDIA driver is too old: it goes up to CUDA 11.4, and this PyTorch needs 12.6",
+        ),
+        (True, 1, 12020, None),  # minor versions of one major version are compatible
+        (True, 1, 13000, None),
+        (True, 1, None, None),  # its library is elsewhere: CUDA's own start has the last word
+    ],
+)
+def test_why_cuda_cannot_be_had(
+    built: bool, gpus: int, driver: int | None, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.version, "cuda", "12.6")
+    monkeypatch.setattr(backing, "_cuda_driver_version", lambda: driver)
+    found = backing.cuda_unavailable_reason()
+    assert found is None if reason is None else found is not None and reason in found and "\n" not in found
+
+
+def test_a_gpu_that_cannot_be_used_is_not_taken_and_one_line_says_why(run_python: RunPython) -> None:
+    code = """
+import torch, torch_simdev.backing
+torch.backends.cuda.is_built, torch.cuda.device_count, torch.version.cuda = lambda: True, lambda: 1, "13.0"
+torch_simdev.backing._cuda_driver_version = lambda: 12020
+print(torch.simdev.driver())
+"""
+    assert run_python(code, SIMDEV_DRIVER="auto").stdout.split() == ["simulator"]
+    forced = run_python(code, check=False, SIMDEV_DRIVER="cuda").stderr.splitlines()[-1]
+    assert forced.startswith(
+        'ValueError: SIMDEV_DRIVER="cuda": the NVIDIA driver is too old: it goes up to CUDA 12.2'
+    )
+    assert "SIMDEV_DRIVER=simulator runs without one." in forced
 
 
 def test_an_unknown_driver_names_the_possible_ones(run_python: RunPython) -> None:
@@ -435,6 +478,60 @@ def test_compiled_functions_of_many_kinds(compiled: Callable[..., Callable[..., 
     with torch.autocast("simdev", dtype=torch.bfloat16):
         assert compiled(lambda t: t.outer(t) @ t.outer(t))(tensor).dtype == torch.bfloat16
     assert compiled(lambda t: t * 2)(torch.ones(2)).device.type == "cpu"
+
+
+@with_delegate
+def test_relabelling_takes_over_results_that_nobody_else_holds() -> None:
+    kept = torch.arange(4.0)  # as a CUDA graph keeps the tensors that each replay returns
+    graph = _C._relabelled_boxed(lambda inputs: [inputs[0] + 1, kept, kept[1:], inputs[0], 7, None])
+    x = torch.ones(3, device="simdev")
+    arguments = [x]
+    fresh, ours, view, same, number, nothing = graph(arguments)
+    assert arguments == [] and (number, nothing) == (7, None)
+    assert {t.device.type for t in (fresh, ours, view, same)} == {"simdev"}
+    assert kept.device.type == kept.untyped_storage().device.type == "cpu"
+    assert ours.data_ptr() == kept.data_ptr() and view.data_ptr() == kept.data_ptr() + 4
+    assert same.data_ptr() == x.data_ptr() and fresh.tolist() == [2, 2, 2]
+    kept.fill_(9)  # the next replay
+    assert ours.tolist() == [9] * 4
+
+
+@with_delegate
+def test_relabelled_results_accumulate_as_gradients_do() -> None:
+    replayed = torch.zeros(3)
+    graph = _C._relabelled_boxed(lambda inputs: [replayed.fill_(len(inputs))])
+
+    class Graph(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, leaf: torch.Tensor) -> torch.Tensor:
+            return leaf * 2
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            return graph([grad, grad])[0]
+
+    leaf = torch.ones(3, device="simdev", requires_grad=True)
+    leaf.grad = torch.zeros(3, device="simdev")
+    for _ in range(3):
+        Graph.apply(leaf).sum().backward()
+    assert leaf.grad.tolist() == [6, 6, 6] and replayed.tolist() == [2, 2, 2]
+
+
+@with_delegate
+def test_without_a_code_generator_graphs_run_operator_by_operator(
+    compiled: Callable[..., Callable[..., torch.Tensor]], monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    from torch._inductor import metrics
+
+    from torch_simdev.compile import relabel
+
+    monkeypatch.setattr(relabel, "_can_generate_code", lambda target: False)
+    metrics.reset()
+    x.requires_grad_()
+    result = compiled(lambda t: torch.sin(t) * 2)(x)
+    result.sum().backward()
+    assert metrics.generated_kernel_count == 0 and result.device == x.device
+    torch.testing.assert_close(x.grad.cpu(), 2 * x.detach().cpu().cos())
 
 
 @with_delegate

@@ -124,7 +124,8 @@ def test_pinned_copies_are_asynchronous() -> None:
     torch.simdev._sleep(200)
     started = time.perf_counter()
     dst.copy_(src, non_blocking=True)
-    back = torch.empty(1 << 16, pin_memory=True)
+    # Not empty(pin_memory=True), which in a PyTorch that has CUDA is CUDA's pinned memory.
+    back = torch.empty(1 << 16).pin_memory()
     back.copy_(dst, non_blocking=True)
     assert time.perf_counter() - started < 0.15
     torch.simdev.synchronize()

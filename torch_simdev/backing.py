@@ -3,6 +3,7 @@ offers."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -46,6 +47,39 @@ def from_backing(tensor: torch.Tensor) -> torch.Tensor:
     if converted.device.type != DEVICE_TYPE:
         raise ValueError(f"Expected a tensor of {_C._delegate_type()}, but got one of {tensor.device}")
     return converted
+
+
+def _cuda_driver_version() -> int | None:
+    """The CUDA version that the installed NVIDIA driver goes up to, 1000 * major + 10 * minor; None without
+    a driver.
+
+    Asks the driver's library itself, which does not start CUDA and so leaves later forks alone.
+    """
+    version = ctypes.c_int()
+    try:
+        known = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0
+    except (OSError, AttributeError):
+        return None
+    return version.value if known else None
+
+
+def cuda_unavailable_reason() -> str | None:
+    """Returns why the CUDA driver cannot be had in this process, as one sentence, or None if it can.
+
+    Does not start CUDA.  Called when the driver is chosen.
+    """
+    if not torch.backends.cuda.is_built():
+        return f"this PyTorch ({torch.__version__}) was built without CUDA; install a CUDA build of it."
+    if torch.cuda.device_count() == 0:
+        return "no NVIDIA GPU is visible to this process (see nvidia-smi, and CUDA_VISIBLE_DEVICES)."
+    driver, needed = _cuda_driver_version(), torch.version.cuda
+    # A driver runs programs of its own CUDA major version, also of a later minor one.
+    if driver is not None and needed is not None and driver // 1000 < int(needed.split(".")[0]):
+        return (
+            f"the NVIDIA driver is too old: it goes up to CUDA {driver // 1000}.{driver % 1000 // 10}, and "
+            f"this PyTorch needs {needed}; update the driver, or install a PyTorch for that CUDA."
+        )
+    return None
 
 
 def runs_on_cuda() -> bool:

@@ -429,8 +429,10 @@ void registerInlineKernels() {
   static auto* const library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   std::vector<std::string> done = registerUnboxedInlineKernels(*library);
-  for (std::string& name : registerInlineAttention(*library)) {
-    done.push_back(std::move(name));
+  for (const auto registerMore : {registerInlineAttention, registerInlineBatchNorm}) {
+    for (std::string& name : registerMore(*library)) {
+      done.push_back(std::move(name));
+    }
   }
   std::sort(done.begin(), done.end());
   auto& dispatcher = c10::Dispatcher::singleton();

@@ -313,5 +313,7 @@ int64_t chooseInlineAttention(
     std::optional<double> scale,
     bool enableGqa);
 std::vector<std::string> registerInlineAttention(torch::Library& library);
+// inline_batch_norm.cpp
+std::vector<std::string> registerInlineBatchNorm(torch::Library& library);
 
 } // namespace simdev

@@ -208,6 +208,12 @@ auto withPython(Function function) {
 
 CudaFrontend cudaFrontend() {
   CudaFrontend frontend{};
+  frontend.unavailableReason = [] {
+    return withPython([] {
+      const py::object reason = py::module_::import("torch_simdev.backing").attr("cuda_unavailable_reason")();
+      return reason.is_none() ? std::string() : reason.cast<std::string>();
+    });
+  };
   frontend.deviceCount = [] {
     return withPython([] { return torchCuda().attr("device_count")().cast<int>(); });
   };

@@ -7,6 +7,8 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
+#include <string>
+
 #include "csrc/driver/delegate_driver.h"
 
 namespace simdev {
@@ -14,10 +16,6 @@ namespace simdev {
 namespace {
 
 CudaFrontend cudaFrontend{};
-
-bool isCudaBuild() {
-  return c10::impl::hasDeviceGuardImpl(c10::kCUDA);
-}
 
 class CudaDriver final : public DelegateDriver {
  public:
@@ -64,21 +62,13 @@ void setCudaFrontend(const CudaFrontend& frontend) noexcept {
 }
 
 bool isCudaAvailable() {
-  return isCudaBuild() && cudaFrontend.deviceCount() > 0;
+  return cudaFrontend.unavailableReason().empty();
 }
 
 Driver& cudaDriver() {
+  const std::string reason = cudaFrontend.unavailableReason();
   TORCH_CHECK_VALUE(
-      isCudaBuild(),
-      "SIMDEV_DRIVER=\"cuda\": this PyTorch (",
-      SIMDEV_TORCH_VERSION,
-      ") was built without CUDA. Install a CUDA build of it, "
-      "or use SIMDEV_DRIVER=simulator.");
-  TORCH_CHECK_VALUE(
-      cudaFrontend.deviceCount() > 0,
-      "SIMDEV_DRIVER=\"cuda\": no NVIDIA GPU is visible to this process (see nvidia-smi, and "
-      "CUDA_VISIBLE_DEVICES). Use "
-      "SIMDEV_DRIVER=simulator to run without one.");
+      reason.empty(), "SIMDEV_DRIVER=\"cuda\": ", reason, " SIMDEV_DRIVER=simulator runs without one.");
   static auto* const driver = new CudaDriver; // used until the very end of the process
   return *driver;
 }

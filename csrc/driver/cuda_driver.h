@@ -4,9 +4,13 @@
 
 #include "csrc/driver/driver.h"
 
+#include <string>
+
 namespace simdev {
 
 struct CudaFrontend {
+  // Why this process cannot use CUDA, for people to read; empty if it can.  Does not start CUDA.
+  std::string (*unavailableReason)();
   // torch.cuda.device_count(), which does not start CUDA (it asks the NVIDIA management library).
   int (*deviceCount)();
   // torch.cuda.init(): runs what was queued for CUDA's start (seeds, ...), and says in words why CUDA cannot be had.

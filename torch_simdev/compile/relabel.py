@@ -204,7 +204,7 @@ def compile_relabelled(
     """
     target = delegate_type()
     assert target is not None
-    if target == "cuda" and not _has_triton():
+    if not _can_generate_code(target):
         return gm.forward
     ours = _outputs_of_ours(gm)
     inputs = [_example(value) for value in example_inputs]
@@ -228,14 +228,14 @@ def compile_relabelled(
 
 
 @functools.cache
-def _has_triton() -> bool:
+def _can_generate_code(target: str) -> bool:
     from torch.utils._triton import has_triton
 
-    if has_triton():
+    if target != "cuda" or has_triton():
         return True
     warnings.warn(
-        "torch.compile on simdev's CUDA driver needs Triton, which is not there or does not support this GPU: "  # noqa: E501
-        "graphs run operator by operator.",
+        "torch.compile on simdev's CUDA driver needs Triton, which is not there or does not support this "
+        "GPU: graphs run operator by operator.",
         stacklevel=2,
     )
     return False
