@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,13 @@ def resnet50() -> nn.Module:
     )  # fmt: skip
 
 
-def training_step(kind: str, device: str, compiled: bool) -> Step:
+@dataclass
+class TrainingWork:
+    loss: Callable[[], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+
+
+def training_work(kind: str, device: str, compiled: bool) -> TrainingWork:
     torch.manual_seed(0)
     if kind == "bert":
         model: nn.Module = Bert().to(device)
@@ -113,19 +120,23 @@ def training_step(kind: str, device: str, compiled: bool) -> Step:
         model = resnet50().to(device)
         inputs = torch.randn(64, 3, 224, 224, device=device)
         labels = torch.randint(0, 1000, (64,), device=device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def loss_of(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device, dtype=torch.bfloat16):
             return F.cross_entropy(model(inputs).view(labels.shape[0], -1), labels)
 
     run = torch.compile(loss_of) if compiled else loss_of
+    return TrainingWork(lambda: run(inputs, labels), torch.optim.AdamW(model.parameters(), lr=1e-4))
+
+
+def training_step(kind: str, device: str, compiled: bool) -> Step:
+    work = training_work(kind, device, compiled)
 
     def step() -> torch.Tensor:
-        loss = run(inputs, labels)
+        loss = work.loss()
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        work.optimizer.step()
+        work.optimizer.zero_grad(set_to_none=True)
         return loss
 
     return step
