@@ -2,8 +2,8 @@
 
     SIMDEV_DRIVER=cuda python benchmarks/gpu_host.py
 
-gpu.py measures work until the GPU has done it, which hides the host wherever the GPU is slower.  Here the GPU is
-idle when the clock starts, and the clock stops when the call returns.
+gpu.py measures work until the GPU has done it, which hides the host wherever the GPU is slower.  Here the
+GPU is idle when the clock starts, and the clock stops when the call returns.
 """
 
 from __future__ import annotations
