@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._inductor.async_compile import AsyncCompile
 
 Step = Callable[[], object]
 
@@ -272,6 +273,7 @@ def main() -> int:
     assert torch.simdev.driver() == "cuda", "set SIMDEV_DRIVER=cuda"
     results: dict[str, Any] = {"machine": machine(), "work": {}}
     failed = False
+    AsyncCompile.wait_pool_ready()  # the compiler's worker processes take all of the host while they start
     print(f"{'work':52}{'CUDA ms':>10}{'simdev ms':>11}{'ratio':>8}{'needed':>8}{'aim':>7}")
     for name, make, iterations, needed, aim, reference in WORK:
         if options.match not in name:

@@ -44,7 +44,7 @@ cuda=$!
 SIMDEV_DRIVER=cuda run sweep 230 "$python" -m tests.conformance.delegate_sweep --jobs 6 --json "$out/sweep.json" &
 sweep=$!
 SIMDEV_DRIVER=simulator run tests-simulator 230 $pytest tests/test_operators.py tests/test_runtime.py \
-  tests/test_streams_events.py tests/test_frontend.py tests/test_random.py &
+  tests/test_streams_events.py tests/test_frontend.py tests/test_random.py tests/test_models.py &
 simulator=$!
 for job in $cuda $sweep $simulator; do
   wait $job || failed=1
