@@ -1,23 +1,22 @@
 """torch.compile for simdev: Inductor's compiler with simdev's kernels, launches and memory.
 
-Lives here: when which part of the backend is registered.  Importing this package imports neither Dynamo nor
-Inductor, whose imports cost seconds; each part is registered when PyTorch first asks for it:
+Lives here: when which part of the backend is registered.  Importing this package imports neither Dynamo nor Inductor,
+whose imports cost seconds; each part is registered when PyTorch first asks for it:
 
-- Dynamo being imported registers the device interface (device_interface.py) and says how our functions are
-traced
-  (tracing.py);
+- Dynamo being imported registers the device interface (device_interface.py), says how our functions are traced
+  (tracing.py), and has backends initialised (patches.py);
 - Inductor looking `Scheduling` up on `torch.simdev` registers the code generator (registration.py);
-- `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it
-(relabel.py);
+- `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it (relabel.py);
 - `torch.compile(backend="simdev")` finds backend.py by entry point.
+
+Instruments that show what happens on the way are in tools/.
 """
 
 from __future__ import annotations
 
 from ._import_hook import after_import
 
-# What Inductor looks up on a device module.  It gets none of them: the look-up itself registers the code
-# generator,
+# What Inductor looks up on a device module.  It gets none of them: the look-up itself registers the code generator,
 # together with the custom pass and the options that registration by attribute would leave out.
 INDUCTOR_ATTRIBUTES = frozenset(
     {"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"}
@@ -25,8 +24,7 @@ INDUCTOR_ATTRIBUTES = frozenset(
 
 
 def register_with_inductor() -> None:
-    """Registers the code generator.  Imports Inductor if that has not happened; a second call does
-    nothing."""
+    """Registers the code generator.  Imports Inductor if that has not happened; a second call does nothing."""
     from .registration import register
 
     register()
@@ -50,6 +48,12 @@ def _accept_flex_attention() -> None:
     accept_flex_attention()
 
 
+def _initialise_backends() -> None:
+    from .patches import initialise_backends
+
+    initialise_backends()
+
+
 def _register_relabelling() -> None:
     from .relabel import install
 
@@ -57,11 +61,11 @@ def _register_relabelling() -> None:
 
 
 def install() -> None:
-    """Arranges that PyTorch's compiler learns of the device when it is imported, or at once if it already
-    was."""
+    """Arranges that PyTorch's compiler learns of the device when it is imported, or at once if it already was."""
     after_import(
         {
             "torch._dynamo.device_interface": _register_device_interface,
+            "torch._dynamo.eval_frame": _initialise_backends,
             "torch._dynamo.trace_rules": _register_trace_rules,
             "torch._inductor.compile_fx": _register_relabelling,
             "torch.nn.attention.flex_attention": _accept_flex_attention,

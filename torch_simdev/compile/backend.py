@@ -1,7 +1,7 @@
 """`torch.compile(..., backend="simdev")`: Inductor under our name, with our options.
 
-Lives here: what `mode` and `options` mean.  Does not live here: the code generator, which plain
-`torch.compile(f)` uses as well.
+Lives here: what `mode` and `options` mean.  Does not live here: the code generator, which plain `torch.compile(f)` uses
+as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-from . import config
+from . import config, register_with_inductor
 
 
 def split_options(mode: str | None, options: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -55,24 +55,38 @@ def simdev(
     *,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
+    inner_compile: Callable[..., Any] = compile_fx_inner,
 ) -> Callable[..., Any]:
     """Compiles a graph that Dynamo has captured, for the devices that its tensors are on.
 
     Arguments:
         gm, example_inputs: from Dynamo.
         mode: "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", as in torch.compile.
-        options: of `torch_simdev.compile.config` and of `torch._inductor.config`.
+        options: of `torch_simdev.compile.config` and of `torch._inductor.config`; beside them "fallback", a list of
+            backends that are tried in order where this one does not compile a graph (`tools.compose`).
+        inner_compile: compiles ATen graphs, in place of Inductor's own function and with its arguments.
 
     Returns the compiled function.  Raises RuntimeError for an unknown mode or option.
     """
+    if options and "fallback" in options:
+        from .tools import compose
+
+        others = {key: value for key, value in options.items() if key != "fallback"}
+        first = functools.partial(simdev, mode=mode, options=others, inner_compile=inner_compile)
+        return compose(functools.update_wrapper(first, simdev), *options["fallback"])(gm, example_inputs)
     own, inductors = split_options(mode, options)
 
-    # The options hold while the graph is captured and partitioned, since they are part of the keys of
-    # caches, and
+    # The options hold while the graph is captured and partitioned, since they are part of the keys of caches, and
     # whenever Inductor is called: it may compile the backward graph much later.
-    def inner_compile(*args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(compile_fx_inner)
+    def compile_with_options(*args: Any, **kwargs: Any) -> Any:
         with _patched(own, inductors):
-            return compile_fx_inner(*args, **kwargs)
+            return inner_compile(*args, **kwargs)
 
     with _patched(own, inductors):
-        return compile_fx(gm, example_inputs, inner_compile=functools.wraps(compile_fx_inner)(inner_compile))
+        return compile_fx(gm, example_inputs, inner_compile=compile_with_options)
+
+
+# Called once per process by torch.compile(backend="simdev") itself, so that an installation whose code generator cannot
+# be registered says so there, not in the middle of the first call.
+simdev._dynamo_backend_init = register_with_inductor  # type: ignore[attr-defined]

@@ -1,14 +1,14 @@
-"""Every place where Inductor or Dynamo asks for "cpu" or "cuda" by name and simdev needs the answer of the
-first.
+"""Every place where Inductor or Dynamo asks for "cpu" or "cuda" by name and simdev needs the answer of the first.
 
 Each workaround is a function with its reason, and the test that fails without it: when upstream has made it
-unnecessary, that test passes without the function, and both go.  All of them leave other devices as they
-were.
+unnecessary, that test passes without the function, and both go.  All of them leave other devices as they were.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +50,7 @@ def apply() -> None:
 
 
 def accept_flex_attention() -> None:
-    """flex_attention refuses devices that it does not know.  Not in the table: it is also called without
-    torch.compile,
+    """flex_attention refuses devices that it does not know.  Not in the table: it is also called without torch.compile,
     and is patched when its module is imported.  Test: test_flex_attention."""
     from torch.nn.attention import flex_attention
 
@@ -64,6 +63,34 @@ def accept_flex_attention() -> None:
     flex_attention._validate_device = validate_device
 
 
+def initialise_backends() -> None:
+    """Dynamo before torch 2.15 does not know `_dynamo_backend_init`, a function on a backend that is called when
+    torch.compile() has resolved it; its exceptions are the caller's.  Applied when Dynamo is imported, to the one place
+    where it resolves backends, unless that place knows the name.  Test: test_backend_init_*."""
+    from torch._dynamo import eval_frame
+
+    functions = [value for value in vars(eval_frame).values() if inspect.isfunction(value)]
+    if any("_dynamo_backend_init" in function.__code__.co_consts for function in functions):
+        return
+    upstream = eval_frame.get_compiler_fn
+    lock = threading.RLock()
+    done: set[Callable[[], None]] = set()
+
+    @functools.wraps(upstream)
+    def get_compiler_fn(compiler_fn: Any) -> Any:
+        resolved = backend = upstream(compiler_fn)
+        for wrapped in ("_torchdynamo_orig_backend", "compiler_fn"):  # by Dynamo, and by torch.compile
+            backend = getattr(backend, wrapped, backend)
+        initialise = getattr(backend, "_dynamo_backend_init", None)
+        with lock:
+            if initialise is not None and initialise not in done:
+                initialise()
+                done.add(initialise)
+        return resolved
+
+    eval_frame.get_compiler_fn = get_compiler_fn
+
+
 def _device_type(x: Any) -> str | None:
     from torch._inductor import ir
 
@@ -72,8 +99,7 @@ def _device_type(x: Any) -> str | None:
 
 @_patch(test="test_softmax_and_batch_norm_schedule")
 def fuse_as_for_cpu() -> None:
-    """The scheduler reorders and reindexes loops into forms that only Triton's code generator takes,
-    guarded by
+    """The scheduler reorders and reindexes loops into forms that only Triton's code generator takes, guarded by
     `is_cpu()`; with our C++ kernels that ends in a TypeError."""
     from torch._inductor.scheduler import BaseSchedulerNode
 
@@ -88,8 +114,7 @@ def fuse_as_for_cpu() -> None:
 
 @_patch(test="test_argmax_of_permuted_tensor")
 def argreduce_by_logical_index() -> None:
-    """argmax and argmin over several dimensions count in logical order for Triton and for the CPU only; for
-    other
+    """argmax and argmin over several dimensions count in logical order for Triton and for the CPU only; for other
     devices they count in the order of memory, which is wrong for a permuted tensor."""
     from torch._inductor import lowering
 
@@ -107,8 +132,7 @@ def argreduce_by_logical_index() -> None:
 
 @_patch(test="test_streams_inside_of_a_graph")
 def guard_the_device() -> None:
-    """The scheduler opens a device guard, and gets hold of the streams of a graph that has several, for the
-    types of
+    """The scheduler opens a device guard, and gets hold of the streams of a graph that has several, for the types of
     device it knows.  What the guard looks like is up to our wrapper."""
     from torch._inductor import scheduler
 
