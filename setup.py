@@ -100,9 +100,8 @@ def find_ninja() -> list[str]:
 def shared_cxx_library() -> str:
     """Linker flags for the libstdc++ that a Python process here uses.
 
-    Some compilers bring theirs as an archive only.  A second copy of it inside the extension, beside
-    PyTorch's,
-    crashes as soon as it formats a number.
+    Some compilers bring theirs as an archive only.  A second copy of it inside the extension, beside PyTorch's, crashes
+    as soon as it formats a number.
     """
     try:
         ctypes.CDLL("libstdc++.so.6")
@@ -240,7 +239,7 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
     yield f"build {library}: link {library_objects}"
     yield f"  flags = -Wl,-z,defs -Wl,-soname,libsimdev.so {shared_cxx_library()}"
     yield f"build {extension}: link {torch_objects} | {library}"
-    yield f"  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs {shared_cxx_library()}"  # noqa: E501
+    yield f"  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs {shared_cxx_library()}"
     yield f"default {library} {extension}"
 
 

@@ -1,8 +1,6 @@
-"""The figures of torch.compile: a compiled function on simdev against the same compiled by Inductor on the
-CPU.
+"""The figures of torch.compile: a compiled function on simdev against the same compiled by Inductor on the CPU.
 
-Both run in one process, alternating, warm; the medians are compared.  Rows against simdev's own eager
-execution say so.
+Both run in one process, alternating, warm; the medians are compared.  Rows against simdev's own eager execution say so.
 What the columns mean: README.md.
 
     python benchmarks/compile.py [--only NAME ...] [--rounds N] [--json FILE] [--check] [--list]

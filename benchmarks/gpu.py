@@ -1,7 +1,6 @@
 """simdev on a GPU against plain CUDA in the same process: ``SIMDEV_DRIVER=cuda python benchmarks/gpu.py``.
 
-Each piece of work runs on both in turns, several rounds, and the medians are compared.  Prints a table, and
-writes all
+Each piece of work runs on both in turns, several rounds, and the medians are compared.  Prints a table, and writes all
 numbers with machine and versions as JSON.  Exits with 1 if a ratio is above what is needed.
 """
 
@@ -27,8 +26,7 @@ from torch._inductor.async_compile import AsyncCompile
 Step = Callable[[], object]
 
 
-# --- Models, in plain torch.nn
-# ----------------------------------------------------------------------------------------
+# --- Models, in plain torch.nn ------------------------------------------------------------------------------
 
 
 class BertLayer(nn.Module):
@@ -100,7 +98,7 @@ def resnet50() -> nn.Module:
             blocks.append(Bottleneck(inputs, width, stride if index == 0 else 1))
             inputs = 4 * width
     return nn.Sequential(
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1),  # noqa: E501
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1),
         *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 1000),
     )  # fmt: skip
 
@@ -143,8 +141,7 @@ def training_step(kind: str, device: str, compiled: bool) -> Step:
     return step
 
 
-# --- Small work
-# -------------------------------------------------------------------------------------------------------
+# --- Small work ---------------------------------------------------------------------------------------------
 
 
 def seed(x: torch.Tensor) -> torch.Tensor:
@@ -201,8 +198,7 @@ def copy_64mb(device: str) -> Step:
     return lambda: y.copy_(x)
 
 
-# name, the step on a device, iterations a round, needed ratio, aim, the reference if it is not the same on
-# CUDA
+# name, the step on a device, iterations a round, needed ratio, aim, the reference if it is not the same on CUDA
 WORK: list[
     tuple[str, Callable[[str], Step], int, float | None, float | None, Callable[[str], Step] | None]
 ] = [

@@ -1,11 +1,8 @@
 """The figures of the model zoo: real architectures, inference and one training step, eager and compiled.
 
-Per model, simdev and the CPU run the same weights and inputs in one process, alternating, and their values
-and
-gradients are compared before anything is timed.  Beside them a second process runs CPU eager under a malloc
-that
-keeps its memory, which tells how much of a gain is memory's.  The models are in zoo/; how to read it:
-README.md.
+Per model, simdev and the CPU run the same weights and inputs in one process, alternating, and their values and
+gradients are compared before anything is timed.  Beside them a second process runs CPU eager under a malloc that keeps
+its memory, which tells how much of a gain is memory's.  The models are in zoo/; how to read it: README.md.
 
     python benchmarks/models.py [--only NAME ...] [--mode eager|compiled|all] [--rounds N] [--isolate]
     [--json FILE]
@@ -42,12 +39,10 @@ from eager import CPU, machine, seconds
 from zoo import ARCHITECTURES, BY_NAME, Workload
 
 PHASES = ("inference", "training")
-# What a value may differ by, as a part of the tensor's norm.  Eager runs the CPU's own kernels, so what is
-# left is
-# the order of sums; compiled kernels contract and vectorise differently, and so do the CPU's compiled ones.
+# What a value may differ by, as a part of the tensor's norm.  Eager runs the CPU's own kernels, so what is left is the
+# order of sums; compiled kernels contract and vectorise differently, and so do the CPU's compiled ones.
 TOLERANCES = {"eager": {"values": 1e-5, "gradients": 1e-4}, "compiled": {"values": 1e-4, "gradients": 2e-3}}
-# A gradient that is zero but for rounding (a bias before a batch norm) counts against this part of the
-# largest one.
+# A gradient that is zero but for rounding (a bias before a batch norm) counts against this part of the largest one.
 NEGLIGIBLE = 1e-3
 GIGABYTES_16 = str(1 << 34)
 KEPT_MALLOC = ":".join(
@@ -67,14 +62,12 @@ class Step:
     def __init__(self, workload: Workload, device: torch.device, compiled: bool) -> None:
         self.device = device
         self.loss_function = workload.loss
-        # One module per phase: in one that is switched to and fro, every switch would invalidate compiled
-        # code.
+        # One module per phase: in one that is switched to and fro, every switch would invalidate compiled code.
         self.evaluated = copy.deepcopy(workload.module).to(device).eval()
         self.trained = copy.deepcopy(workload.module).to(device).train()
         self.inputs = tuple(value.to(device) for value in workload.inputs)
         self.target = workload.target.to(device)
-        # Momentum, not Adam: Adam divides by the gradient's size and would turn rounding into different
-        # weights.
+        # Momentum, not Adam: Adam divides by the gradient's size and would turn rounding into different weights.
         self.optimizer = torch.optim.SGD(self.trained.parameters(), lr=1e-3, momentum=0.9)
         self.forward: Callable[..., Tensor] = self.evaluated
         self.loss: Callable[[], Tensor] = self._loss
@@ -144,8 +137,7 @@ def check(reference: Step, step: Step, mode: str, phase: str, slack: float = 1.0
     return found
 
 
-# --- CPU eager under a malloc that keeps its memory, in a process of its own
-# ---------------------------------
+# --- CPU eager under a malloc that keeps its memory, in a process of its own --------------------------------
 
 
 class KeptMalloc:
@@ -317,8 +309,7 @@ def in_own_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' advice to install kernels of other vendors, and Inductor's about float32
-    matmuls."""
+    """Without transformers' advice to install kernels of other vendors, and Inductor's about float32 matmuls."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,5 +1,4 @@
-"""torch.compile on simdev: what comes out equals eager on the CPU, forward and backward, with the same
-strides."""
+"""torch.compile on simdev: what comes out equals eager on the CPU, forward and backward, with the same strides."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def flat(value: Any) -> list[Tensor]:
 
 
 def check(function: Callable[..., Any], *args: Any, tolerance: float = 1e-4, **options: Any) -> None:
-    """Compares a call on the CPU with the compiled call on simdev: results, strides, mutated inputs,
-    gradients."""
+    """Compares a call on the CPU with the compiled call on simdev: results, strides, mutated inputs, gradients."""
     host_args = [to("cpu", arg) for arg in args]
     device_args = [to("simdev", arg) for arg in args]
     expected = flat(function(*host_args))
@@ -171,7 +169,7 @@ FUNCTIONS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "softmax": lambda: (lambda x: F.softmax(x, -1), G(32, 100)),
     "log_softmax_dim0": lambda: (lambda x: F.log_softmax(x, 0), G(30, 17)),
     "group_norm": lambda: (lambda x, w, b: F.group_norm(x, 2, w, b), G(2, 4, 5, 5), G(4), G(4)),
-    "convolution": lambda: (lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), G(2, 3, 8, 8), G(4, 3, 3, 3), G(4)),  # noqa: E501
+    "convolution": lambda: (lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), G(2, 3, 8, 8), G(4, 3, 3, 3), G(4)),
     "channels_last": lambda: (lambda x: x.sigmoid() * 2, R(2, 3, 4, 5).to(memory_format=torch.channels_last)),
     "reductions": lambda: (reductions, R(13, 17)),
     "attention": lambda: (lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 8**0.5, -1) @ v, G(2, 4, 16, 8), G(2, 4, 16, 8), G(2, 4, 16, 8)),  # noqa: E501
@@ -181,8 +179,8 @@ FUNCTIONS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "view_with_offset": lambda: (update_view, R(5, 8)),
     "transposed_in_place": lambda: (lambda x: x.t().mul_(2), R(2, 3)),
     "strided_input": lambda: (lambda x: (x.sin(), x.sum(1)), R(6, 8)[1:, ::2]),
-    "cat_stack": lambda: (lambda a, b: (torch.cat([a, b.sin()], 1), torch.stack([a, a * 2])), G(3, 4), G(3, 5)),  # noqa: E501
-    "index": lambda: (lambda x, i: (x[i], x.index_select(1, i), x[:, i] * 2), G(3, 4), torch.tensor([0, 2, 1])),  # noqa: E501
+    "cat_stack": lambda: (lambda a, b: (torch.cat([a, b.sin()], 1), torch.stack([a, a * 2])), G(3, 4), G(3, 5)),
+    "index": lambda: (lambda x, i: (x[i], x.index_select(1, i), x[:, i] * 2), G(3, 4), torch.tensor([0, 2, 1])),
     "accumulate": lambda: (accumulate, R(4, 5), torch.tensor([0, 2, 1, 0]), R(4, 5)),
     "gather": lambda: (lambda x, i: x.gather(1, i), G(4, 6), torch.randint(6, (4, 3))),
     "sort": lambda: (lambda x: (x.cumsum(1), torch.sort(x, 1)[0], torch.topk(x, 2)[0]), R(5, 9)),
@@ -191,7 +189,7 @@ FUNCTIONS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "transpose": lambda: (lambda x: (x.t() + 1).contiguous(), R(64, 48)),
     "half": lambda: (lambda x: (x @ x).relu(), R(16, 16).half()),
     "integers": lambda: (integer_division, torch.randint(-50, 50, (40,)), torch.randint(1, 9, (40,))),
-    "small_integers": lambda: (lambda x: (x + 1, x * x, x.float().sum()), torch.arange(100, dtype=torch.uint8)),  # noqa: E501
+    "small_integers": lambda: (lambda x: (x + 1, x * x, x.float().sum()), torch.arange(100, dtype=torch.uint8)),
     "double": lambda: (lambda x: x.double().sin().sum(0), R(9, 5)),
     "complex": lambda: (lambda x: (x * x.conj()).abs() + torch.view_as_real(x).sum(-1), torch.randn(6, dtype=torch.complex64)),  # noqa: E501
     "fft": lambda: (lambda x: torch.fft.rfft(x).abs(), R(4, 16)),

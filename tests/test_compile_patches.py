@@ -1,8 +1,7 @@
 """The workarounds in torch_simdev/compile/patches.py: each is needed, and does what it says.
 
-A patch names its test here.  The test runs with the patch; when upstream has made a patch unnecessary, the
-test still passes
-without it, and both can go.
+A patch names its test here.  The test runs with the patch; when upstream has made a patch unnecessary, the test still
+passes without it, and both can go.
 """
 
 from __future__ import annotations

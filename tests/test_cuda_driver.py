@@ -42,14 +42,13 @@ def same(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return ours.device.type == "simdev" and torch.equal(to_backing(ours), theirs)
 
 
-# --- The device
-# ---------------------------------------------------------------------------------------------------
+# --- The device ---------------------------------------------------------------------------------------------
 
 
 def test_devices_are_the_gpus() -> None:
     assert torch.simdev.driver() == "cuda" and torch.simdev.device_count() == torch.cuda.device_count()
     ours, theirs = torch.simdev.get_device_properties(0), torch.cuda.get_device_properties(0)
-    assert (ours.name, ours.major, ours.minor, ours.total_memory, ours.multi_processor_count, ours.driver) == (  # noqa: E501
+    assert (ours.name, ours.major, ours.minor, ours.total_memory, ours.multi_processor_count, ours.driver) == (
         theirs.name, theirs.major, theirs.minor, theirs.total_memory, theirs.multi_processor_count, "cuda",
     )  # fmt: skip
     assert ours.uuid == str(theirs.uuid)
@@ -142,8 +141,7 @@ def test_plain_cuda_tensors_work_beside_ours() -> None:
     assert same(ours + torch.tensor(2.0), theirs.detach() + 2)
 
 
-# --- Asynchrony, streams, events
-# ------------------------------------------------------------------------------------
+# --- Asynchrony, streams, events ----------------------------------------------------------------------------
 
 
 def test_operators_return_before_they_run() -> None:
@@ -220,8 +218,7 @@ def test_backward_follows_the_streams_of_the_forward_pass() -> None:
     assert used == [side.simdev_stream] and leaf.grad.eq(2).all()
 
 
-# --- Memory
-# -------------------------------------------------------------------------------------------------------
+# --- Memory -------------------------------------------------------------------------------------------------
 
 
 def test_statistics_are_cudas() -> None:
@@ -292,8 +289,7 @@ def test_copies_between_gpus() -> None:
         a + b
 
 
-# --- Random numbers
-# -------------------------------------------------------------------------------------------------
+# --- Random numbers -----------------------------------------------------------------------------------------
 
 
 RANDOM: dict[str, Callable[[str], torch.Tensor]] = {
@@ -326,8 +322,7 @@ def test_random_numbers_are_cudas(name: str) -> None:
     assert state.numel() == 16
 
 
-# --- Operators and models
-# -------------------------------------------------------------------------------------------
+# --- Operators and models -----------------------------------------------------------------------------------
 
 
 def test_an_index_out_of_range_is_reported_with_the_operator(run_python: RunPython) -> None:
@@ -449,8 +444,7 @@ def test_the_zoo_has_cudas_values(
         assert actual <= 2 * expected + 1e-5, (name, actual, expected)
 
 
-# --- torch.compile and CUDA graphs
-# ----------------------------------------------------------------------------------
+# --- torch.compile and CUDA graphs --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["inductor", "simdev"])

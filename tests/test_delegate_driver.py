@@ -1,5 +1,4 @@
-"""The driver over another device of PyTorch, which CUDA's is, with the CPU for that device:
-SIMDEV_DRIVER=delegate.
+"""The driver over another device of PyTorch, which CUDA's is, with the CPU for that device: SIMDEV_DRIVER=delegate.
 
 A process has one driver.  In a run with another one, a child process runs this file.
 """
@@ -41,8 +40,7 @@ def x() -> torch.Tensor:
     return torch.randn(5, 7, device="simdev")
 
 
-# --- The choice
-# ---------------------------------------------------------------------------------------------------
+# --- The choice ---------------------------------------------------------------------------------------------
 
 
 def test_asking_for_cuda_without_one_says_what_is_missing(run_python: RunPython) -> None:
@@ -118,8 +116,7 @@ def test_the_simulated_chip_has_no_backing_tensors_to_show(run_python: RunPython
         assert "NotImplementedError: The driver 'simulator' runs on no other device" in result.stderr
 
 
-# --- Conversion
-# ---------------------------------------------------------------------------------------------------
+# --- Conversion ---------------------------------------------------------------------------------------------
 
 
 @with_delegate
@@ -180,8 +177,7 @@ def test_conversion_refuses_other_devices(x: torch.Tensor) -> None:
         torch.simdev.from_backing(torch.ones(1, device="meta"))
 
 
-# --- Operators
-# ----------------------------------------------------------------------------------------------------
+# --- Operators ----------------------------------------------------------------------------------------------
 
 
 @with_delegate
@@ -258,7 +254,7 @@ def test_layers_train_as_on_the_device_underneath() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.GroupNorm(2, 8),  # noqa: E501
-        torch.nn.Flatten(), torch.nn.Linear(72, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4),  # noqa: E501
+        torch.nn.Flatten(), torch.nn.Linear(72, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4),
     )  # fmt: skip
     ours = copy.deepcopy(model).to("simdev")
     images, labels = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
@@ -335,8 +331,7 @@ def test_copies_serialization_and_dlpack_keep_the_device(x: torch.Tensor) -> Non
     assert torch.equal(torch.empty(7, 5, device="simdev").copy_(x.t()).cpu(), x.cpu().t())
 
 
-# --- Memory, streams, events
-# ----------------------------------------------------------------------------------------
+# --- Memory, streams, events --------------------------------------------------------------------------------
 
 
 @with_delegate
@@ -405,8 +400,7 @@ def test_pinned_memory() -> None:
     assert torch.equal(pinned.to("simdev", non_blocking=True).cpu(), pinned)
 
 
-# --- torch.compile
-# ------------------------------------------------------------------------------------------------
+# --- torch.compile ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -548,8 +542,7 @@ def test_compiled_optimizers(compiled: Callable[..., Callable[..., torch.Tensor]
     torch.testing.assert_close(ours.weight.cpu(), theirs.weight)
 
 
-# --- Fork
-# ---------------------------------------------------------------------------------------------------------
+# --- Fork ---------------------------------------------------------------------------------------------------
 
 
 @with_delegate

@@ -1,5 +1,4 @@
-"""Where simdev is another device of PyTorch (the CUDA driver): its tensors, and what only its own module
-offers."""
+"""Where simdev is another device of PyTorch (the CUDA driver): its tensors, and what only its own module offers."""
 
 from __future__ import annotations
 
@@ -19,10 +18,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def to_backing(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor of the device underneath that is `tensor`: the same memory, nothing is copied.
 
-    With the CUDA driver that is a CUDA tensor.  It works in full as such, in the order of the current
-    stream, which
-    `torch.cuda` and `torch.simdev` share.  Writes to either are seen in the other, and both keep the memory
-    alive.
+    With the CUDA driver that is a CUDA tensor.  It works in full as such, in the order of the current stream, which
+    `torch.cuda` and `torch.simdev` share.  Writes to either are seen in the other, and both keep the memory alive.
     Resizing one of the two parts them.
 
     Raises ValueError for a tensor of another device, RuntimeError if it requires gradients, which do not flow
@@ -35,8 +32,7 @@ def to_backing(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def from_backing(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of
-    `to_backing`.
+    """Returns the simdev tensor that is `tensor`, a tensor of the device underneath; the inverse of `to_backing`.
 
     With the CUDA driver it takes CUDA tensors, and `cuda:1` becomes `simdev:1`.
 
@@ -50,8 +46,7 @@ def from_backing(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _cuda_driver_version() -> int | None:
-    """The CUDA version that the installed NVIDIA driver goes up to, 1000 * major + 10 * minor; None without
-    a driver.
+    """The CUDA version that the installed NVIDIA driver goes up to, 1000 * major + 10 * minor; None without a driver.
 
     Asks the driver's library itself, which does not start CUDA and so leaves later forks alone.
     """

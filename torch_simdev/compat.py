@@ -65,13 +65,11 @@ def register(module_name: str) -> None:
         if loaded is not None and (name == module_name or name.startswith(module_name + ".")):
             sys.modules[f"torch.{BACKEND}{name[len(module_name) :]}"] = loaded
     atexit.register(_let_backward_threads_finish)
-    # Private: reduce_storage.  Without this, sending a tensor to another process fails in the host's
-    # shared-memory code with "_share_fd_: only available on CPU".
+    # Private: reduce_storage.  Without this, sending a tensor to another process fails in the host's shared-memory code
+    # with "_share_fd_: only available on CPU".
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
-    # Private in effect: the method's list of devices knows out-of-tree ones by the key's original name
-    # only, so
-    # torch.from_dlpack() of a renamed device's tensor raises.  Tensors of other devices take PyTorch's own
-    # method.
+    # Private in effect: the method's list of devices knows out-of-tree ones by the key's original name only, so
+    # torch.from_dlpack() of a renamed device's tensor raises.  Tensors of other devices take PyTorch's own method.
     if getattr(torch.Tensor.__dlpack_device__, "__module__", None) != __name__:
         torch.Tensor.__dlpack_device__ = _dlpack_device
     if torch.version.cuda is not None and torch.autograd._engine_run_backward is _engine_run_backward:
@@ -86,8 +84,7 @@ _engine_run_backward = torch.autograd._engine_run_backward
 
 
 def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Private: what torch.autograd's functions call.  Tells the engine which of two accelerators a backward
-    pass is
+    """Private: what torch.autograd's functions call.  Tells the engine which of two accelerators a backward pass is
     about, while it has no node yet to tell it (csrc/runtime/two_accelerators.cpp)."""
     from . import _C
 
@@ -99,11 +96,9 @@ def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _let_backward_threads_finish() -> None:
-    """From 2.12 on, autograd's thread for a device still takes the GIL after backward() has returned, to
-    drop what
-    the pass has used.  When the interpreter is shutting down by then, the thread is ended inside of a
-    destructor,
-    and the process aborts.  At exit, hand it the GIL for as long as it needs.
+    """From 2.12 on, autograd's thread for a device still takes the GIL after backward() has returned, to drop what the
+    pass has used.  When the interpreter is shutting down by then, the thread is ended inside of a destructor, and the
+    process aborts.  At exit, hand it the GIL for as long as it needs.
     """
     from . import _C
 

@@ -109,9 +109,8 @@ class device_of(device):
 def get_device_properties(device: Any = None) -> _C._SimdevDeviceProperties:
     """Returns the properties of a device (default: the current one).
 
-    The result has `name`, `driver`, `uuid`, `major` and `minor` (compute capability), `total_memory` in bytes
-    and `multi_processor_count` (compute threads of the simulated chip).  Raises torch.AcceleratorError for a
-    bad index.
+    The result has `name`, `driver`, `uuid`, `major` and `minor` (compute capability), `total_memory` in bytes and
+    `multi_processor_count` (compute threads of the simulated chip).  Raises torch.AcceleratorError for a bad index.
     """
     return _C._device_properties(_get_device_index(device, optional=True))
 

@@ -316,8 +316,7 @@ def _record_memory_history(
         skip_actions: events not to record: "alloc", "free_requested", "free_completed", "segment_alloc",
             "segment_free", "oom", "snapshot".
 
-    Raises ValueError for another value, and NotImplementedError for `compile_context` and
-    `global_record_annotations`.
+    Raises ValueError for another value, and NotImplementedError for `compile_context` and `global_record_annotations`.
     """
     if compile_context or global_record_annotations:
         raise NotImplementedError("simdev records neither compile contexts nor annotations")

@@ -1,5 +1,4 @@
-"""Models of the zoo that are written here from torch.nn: a UNet, a tagger, a recommender, a graph network,
-..."""
+"""Models of the zoo that are written here from torch.nn: a UNet, a tagger, a recommender, a graph network, ..."""
 
 from __future__ import annotations
 
@@ -121,8 +120,7 @@ def lstm(small: bool) -> Workload:
 
 
 class Recommender(nn.Module):
-    """DLRM's shape: categories by embedding bags, numbers by an MLP, then all pairwise products and an
-    MLP."""
+    """DLRM's shape: categories by embedding bags, numbers by an MLP, then all pairwise products and an MLP."""
 
     def __init__(self, tables: int, rows: int, numbers: int, width: int) -> None:
         super().__init__()

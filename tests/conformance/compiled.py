@@ -1,8 +1,7 @@
 """An operator through torch.compile against the same call without it: values, metadata and gradients.
 
-A check of the sweep: ``python -m tests.conformance.sweep --check compiled``.  Both run on simdev, with the
-operator's first float32 sample.  With SIMDEV_COMPILED_ON=cpu both run on the CPU: what Inductor itself can
-do.
+A check of the sweep: ``python -m tests.conformance.sweep --check compiled``.  Both run on simdev, with the operator's
+first float32 sample.  With SIMDEV_COMPILED_ON=cpu both run on the CPU: what Inductor itself can do.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """PyTorch's OpInfo database on simdev over another device of PyTorch, against that device itself.
 
-``SIMDEV_DRIVER=cuda python -m tests.conformance.delegate_sweep`` compares with CUDA,
-``SIMDEV_DRIVER=delegate`` with
-the CPU.  The same kernels run on both sides, so that values are equal, and not only close, unless a kernel is
-not deterministic.  Works in child processes: a crash, a hang or a device that a failed assertion has broken
-costs
-one operator and is reported as such.
+``SIMDEV_DRIVER=cuda python -m tests.conformance.delegate_sweep`` compares with CUDA, ``SIMDEV_DRIVER=delegate`` with
+the CPU.  The same kernels run on both sides, so that values are equal, and not only close, unless a kernel is not
+deterministic.  Works in child processes: a crash, a hang or a device that a failed assertion has broken costs one
+operator and is reported as such.
 """
 
 from __future__ import annotations
@@ -175,7 +173,7 @@ class Worker:
     def ask(self, name: str) -> str:
         if self.process is None:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.conformance.delegate_sweep", "--worker", "--samples", str(self.samples)],  # noqa: E501
+                [sys.executable, "-m", "tests.conformance.delegate_sweep", "--worker", "--samples", str(self.samples)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             )  # fmt: skip
         process = self.process

@@ -1,8 +1,7 @@
 """Options of the simdev code generator: `torch.compile(..., backend="simdev", options={...})`, or set here.
 
-A configuration module as Inductor's own: `config.patch(fast_math=True)` works, and the values are part of
-the keys under which Inductor caches compiled graphs.  Options of Inductor itself stay in
-`torch._inductor.config`.
+A configuration module as Inductor's own: `config.patch(fast_math=True)` works, and the values are part of the keys
+under which Inductor caches compiled graphs.  Options of Inductor itself stay in `torch._inductor.config`.
 """
 
 import sys

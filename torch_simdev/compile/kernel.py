@@ -1,8 +1,6 @@
-"""The body of a kernel: Inductor's C++ kernels (scalar, vector, 2D tile) with failures that reach the
-device's stream.
+"""The body of a kernel: Inductor's C++ kernels (scalar, vector, 2D tile) with failures that reach the device's stream.
 
-What differs from Inductor on CPU: a failed check throws a KernelFailure that is caught before it can leave
-an OpenMP
+What differs from Inductor on CPU: a failed check throws a KernelFailure that is caught before it can leave an OpenMP
 region (where an exception ends the process), and is reported through the launch's `status`.
 """
 

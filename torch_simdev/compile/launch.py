@@ -1,8 +1,7 @@
 """From a kernel's source to something compiled code can call.
 
-Lives here: compiling with the machine's C++ compiler through Inductor's cache and worker pool, loading, and
-the key that
-says when a compiled kernel may be used again.  Does not live here: generating the source (scheduling.py), and
+Lives here: compiling with the machine's C++ compiler through Inductor's cache and worker pool, loading, and the key
+that says when a compiled kernel may be used again.  Does not live here: generating the source (scheduling.py), and
 launching, which is C++ (csrc/compile).
 """
 
@@ -77,8 +76,7 @@ def compile_kernel(async_compile: AsyncCompile, name: str, signature: str, sourc
         signature: a letter for each argument, see csrc/compile/compiled_kernel.h.
         source: defines `kernel` and ends with SIMDEV_KERNEL_ENTRY(kernel).
 
-    Returns a `torch_simdev._C.CompiledKernel`, or a future of one.  Errors are those of the compiler, with
-    its output.
+    Returns a `torch_simdev._C.CompiledKernel`, or a future of one.  Errors are those of the compiler, with its output.
     """
     kernel_code_log.info("simdev kernel %s(%s):\n%s", name, signature, source)
     source = f"// {environment()}\n" + source.replace(KERNEL_HEADER, _header_text())

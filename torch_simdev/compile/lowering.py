@@ -1,5 +1,4 @@
-"""Lowerings from ATen to Inductor's loop IR that are ours for simdev and upstream's for every other
-device."""
+"""Lowerings from ATen to Inductor's loop IR that are ours for simdev and upstream's for every other device."""
 
 from __future__ import annotations
 
@@ -29,12 +28,11 @@ def _dispatch(target: Any, ours: Callable[..., Any]) -> None:
 
 
 def _flex_attention(lower_cpu: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Inductor's C++ template, which computes the attention alone, without the statistics that training
-    needs."""
+    """Inductor's C++ template, which computes the attention alone, without the statistics that training needs."""
     node = V.graph.current_node
     if any(user.target is operator.getitem and user.args[1] > 0 and user.users for user in node.users):
         raise NotImplementedError(
-            "compiled flex_attention on simdev returns neither logsumexp nor maxima, and has no backward. Call it "  # noqa: E501
+            "compiled flex_attention on simdev returns neither logsumexp nor maxima, and has no backward. Call it "
             "without torch.compile, or without gradients."
         )
     position = 6  # of kernel_options
@@ -44,7 +42,7 @@ def _flex_attention(lower_cpu: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
 def _flex_attention_backward(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError(
-        "flex_attention has no compiled backward on simdev. Call it without torch.compile, or without gradients."  # noqa: E501
+        "flex_attention has no compiled backward on simdev. Call it without torch.compile, or without gradients."
     )
 
 

@@ -13,8 +13,7 @@ aten = torch.ops.aten
 def halve_trigonometry(gm: torch.fx.GraphModule) -> int:
     """Replaces sin(x) * cos(x) by sin(2 * x) / 2, where neither factor is used otherwise.
 
-    It is the same function with half the work, which is most of a fused kernel's time on a GPU, and the
-    result is
+    It is the same function with half the work, which is most of a fused kernel's time on a GPU, and the result is
     nearer to the exact one: doubling and halving are exact, and there is one rounding where there were three.
 
     Returns the number of products replaced.

@@ -48,11 +48,9 @@ class SimdevOpOverrides(DeviceOpOverrides):
 
 
 class GraphPass(CustomGraphModulePass):
-    """Runs on each graph that Inductor compiles, after its own passes, and gives the key of our code
-    generator.
+    """Runs on each graph that Inductor compiles, after its own passes, and gives the key of our code generator.
 
-    Inductor's caches of compiled graphs know its own sources and settings.  What they do not know is in
-    `uuid`.
+    Inductor's caches of compiled graphs know its own sources and settings.  What they do not know is in `uuid`.
     """
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:

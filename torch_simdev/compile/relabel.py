@@ -1,13 +1,9 @@
-"""torch.compile where the device is another device of PyTorch (the CUDA driver): its compiler compiles the
-graph.
+"""torch.compile where the device is another device of PyTorch (the CUDA driver): its compiler compiles the graph.
 
-A graph that Dynamo captured on simdev tensors is re-labelled as one of the delegate's tensors before
-anything looks at
-it: its inputs become the delegate's tensors over the same memory, and so do constants and devices named in
-it.
-AOTAutograd, Inductor and Triton then see a CUDA graph, forward and backward, with CUDA's kernels, CUDA
-graphs and random
-numbers.  What it returns is labelled back.  No element is copied.
+A graph that Dynamo captured on simdev tensors is re-labelled as one of the delegate's tensors before anything looks at
+it: its inputs become the delegate's tensors over the same memory, and so do constants and devices named in it.
+AOTAutograd, Inductor and Triton then see a CUDA graph, forward and backward, with CUDA's kernels, CUDA graphs and
+random numbers.  What it returns is labelled back.  No element is copied.
 
 Does not live here: how tensors are converted (csrc/bindings/delegate.cpp).
 """
@@ -141,9 +137,7 @@ def _autocast_as_ours(target: str) -> Iterator[None]:
 class _Inner:
     """Inductor's inner compiler, whose compiled graphs take and return simdev tensors.
 
-    AOTAutograd so never sees another tensor when it runs: what it saves, and the nodes of the autograd
-    graph, are
-    ours.
+    AOTAutograd so never sees another tensor when it runs: what it saves, and the nodes of the autograd graph, are ours.
     """
 
     def __init__(self, compiler: Callable[..., Any]):
@@ -252,8 +246,7 @@ def _needs_relabelling(gm: Any, example_inputs: Sequence[Any]) -> bool:
 
 
 def install() -> None:
-    """Puts the re-labelling in front of Inductor's entry point, for graphs of simdev tensors under a
-    delegate."""
+    """Puts the re-labelling in front of Inductor's entry point, for graphs of simdev tensors under a delegate."""
     from torch._inductor import compile_fx as module
 
     upstream = module.compile_fx

@@ -1,8 +1,7 @@
 """From Inductor's fused nodes to the source of kernels.
 
-Inductor's C++ scheduling does the fusion, the tiling and the vectorising; this says which settings it runs
-under, what a
-kernel's source looks like around the loops, and how a kernel is defined in the generated module.
+Inductor's C++ scheduling does the fusion, the tiling and the vectorising; this says which settings it runs under, what
+a kernel's source looks like around the loops, and how a kernel is defined in the generated module.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ def codegen_settings() -> Iterator[None]:
         yield
 
 
-# The letter of an argument kind (csrc/compile/compiled_kernel.h) for the types of arguments that are no
-# pointers.
+# The letter of an argument kind (csrc/compile/compiled_kernel.h) for the types of arguments that are no pointers.
 _NUMBER_KINDS = {"int64_t": "i", "float": "f", "double": "d", "bool": "b"}
 
 
@@ -120,8 +118,7 @@ class SimdevScheduling(CppScheduling):
     def define_kernel(
         self, src_code: str, nodes: Sequence[BaseSchedulerNode], kernel_args: KernelArgs | None = None
     ) -> str:
-        """Puts the kernel into the generated module, unless it holds one with this source; returns its
-        name."""
+        """Puts the kernel into the generated module, unless it holds one with this source; returns its name."""
         wrapper = V.graph.wrapper_code
         if src_code in wrapper.src_to_kernel:
             return wrapper.src_to_kernel[src_code]
@@ -148,8 +145,7 @@ class SimdevScheduling(CppScheduling):
 def _template_source(source: str) -> str:
     """Gives the source of one of Inductor's C++ templates, which defines a function, the form of our kernels.
 
-    A failed index check inside of a template's parallel region can only be reported; it goes on with what
-    it reads.
+    A failed index check inside of a template's parallel region can only be reported; it goes on with what it reads.
     """
     source = re.sub(
         r"\bTORCH_CHECK\((.*), (\"index out of bounds[^\"]*\")\)", r"SIMDEV_REPORT(\1, \2)", source

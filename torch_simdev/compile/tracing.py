@@ -20,10 +20,8 @@ _CONSTANT = (
 
 
 def register() -> None:
-    """Tells Dynamo to leave this package's functions alone, as it does with torch.cuda's, except where
-    compiled code
-    calls them.  Otherwise it compiles, say, `set_rng_state` when PyTorch calls that between two compiled
-    parts."""
+    """Tells Dynamo to leave this package's functions alone, as it does with torch.cuda's, except where compiled code
+    calls them.  Otherwise it compiles, say, `set_rng_state` when PyTorch calls that between two compiled parts."""
     for place in {Path(__file__).resolve().parent.parent, Path(devices.__file__).parent}:
         trace_rules.SKIP_DIRS.append(f"{place}/")
         trace_rules.get_mod_inlinelist().add(f"{place}/")

@@ -1,8 +1,7 @@
 """The generated Python module around the kernels: allocations from the device's allocator, launches, header.
 
-One launch is one call of a `CompiledKernel` with tensors and numbers; which stream, which device and where
-the memory is seen
-by the kernel are found out in C++ at that moment, so that the module works on whatever stream is current.
+One launch is one call of a `CompiledKernel` with tensors and numbers; which stream, which device and where the memory
+is seen by the kernel are found out in C++ at that moment, so that the module works on whatever stream is current.
 """
 
 from __future__ import annotations
@@ -76,10 +75,8 @@ class _SimdevWrapper:
         else:
             self.writeline(_NoGuardEndLine())  # type: ignore[attr-defined]
 
-    # Kernels wait to be grouped with what follows.  The scheduler lets them out before an operator of a
-    # device; they must
-    # not wait past an operator without one, such as the recording of an event, nor into another stream's
-    # block.
+    # Kernels wait to be grouped with what follows.  The scheduler lets them out before an operator of a device; they
+    # must not wait past an operator without one, such as the recording of an event, nor into another stream's block.
 
     def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
         if node.get_device() is None:
