@@ -212,6 +212,33 @@ def test_results_that_are_an_argument_stay_that_argument(x: torch.Tensor) -> Non
 
 
 @with_delegate
+def test_memory_that_is_used_again_and_again_is_seen_right_each_time() -> None:
+    """The tensor of the device underneath is kept between calls, whatever views and types come next."""
+    before = torch.simdev.memory_allocated()
+    host = torch.arange(1.0, 13.0)
+    ours = host.to("simdev")
+    calls: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda t: t + 1,
+        lambda t: t.view(3, 4).t().sum(0),
+        lambda t: t[2:7:2] * 2,
+        lambda t: t.view(torch.int32) + 1,
+        lambda t: t.expand(2, 12).sum(1),
+        lambda t: torch.cat([t, t[:3]]),
+        lambda t: torch._foreach_mul([t, t, t[1:]], 2)[2],
+        lambda t: t.add_(1).sub_(1),
+    ]
+    for _ in range(8):
+        for call in calls:
+            assert torch.equal(call(ours).cpu(), call(host))
+    with torch.inference_mode():
+        assert torch.equal((ours * 3).cpu(), host * 3)
+    ours.resize_(20).fill_(5)
+    assert (ours + 1).cpu().eq(6).all() and ours.shape == (20,)
+    del ours
+    assert torch.simdev.memory_allocated() == before
+
+
+@with_delegate
 def test_out_takes_over_new_memory_for_all_views_of_its_storage() -> None:
     out = torch.empty(2, device="simdev")
     torch.mul(torch.ones(100, device="simdev"), 3, out=out.resize_(0))

@@ -39,16 +39,19 @@ class TensorPool {
     return impl;
   }
 
-  void give(at::Tensor&& tensor) {
+  // Whether nobody else has it, and it is like one that take() makes.
+  static bool accepts(const at::Tensor& tensor) {
     c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-    // Whoever else has it keeps it; what is not plain is not worth the trouble.
-    if (tensor.use_count() != 1 || tensor.getIntrusivePtr().weak_use_count() != 1 ||
-        free_.size() == kCapacity || impl->is_inference() || impl->key_set() != plainKeys() ||
-        impl->is_wrapped_number() || !impl->allow_tensor_metadata_change()) {
-      return;
+    return tensor.use_count() == 1 && tensor.getIntrusivePtr().weak_use_count() == 1 &&
+           !impl->is_inference() && impl->key_set() == plainKeys() && !impl->is_wrapped_number() &&
+           impl->allow_tensor_metadata_change();
+  }
+
+  void give(c10::intrusive_ptr<c10::TensorImpl> impl) {
+    if (free_.size() < kCapacity) {
+      impl->set_storage_keep_dtype(nothing_);
+      free_.push_back(std::move(impl));
     }
-    impl->set_storage_keep_dtype(nothing_);
-    free_.push_back(tensor.unsafeReleaseIntrusivePtr());
   }
 
  private:
@@ -79,11 +82,40 @@ TensorPool& tensorPool() {
 
 } // namespace
 
-void InlineCall::recycle(at::Tensor&& tensor) noexcept {
-  if (tensor.defined()) {
-    tensorPool().give(std::move(tensor));
+void InlineCall::recycle(const at::Tensor& original, at::Tensor&& argument) noexcept {
+  if (!argument.defined() || !TensorPool::accepts(argument)) {
+    return;
+  }
+  c10::intrusive_ptr<c10::TensorImpl> impl = argument.unsafeReleaseIntrusivePtr();
+  Shell* const shell = shellOf(*original.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  // A kernel may have given the argument other memory.
+  if (shell == nullptr || shell->inner() != impl->unsafe_storage().unsafeGetStorageImpl() ||
+      !shell->keepSpare(impl)) {
+    tensorPool().give(std::move(impl));
   }
 }
+
+namespace {
+
+// The tensor of an earlier call on the same memory, for this one; or nothing.
+c10::intrusive_ptr<c10::TensorImpl> spareFor(const c10::TensorImpl& ours) {
+  Shell* const shell = shellOf(*ours.unsafe_storage().unsafeGetStorageImpl());
+  if (shell == nullptr || c10::InferenceMode::is_enabled() || ours.is_conj() || ours.is_neg() ||
+      ours.is_wrapped_number()) {
+    return {};
+  }
+  auto spare = shell->takeSpare();
+  if (spare != nullptr && spare->dtype() != ours.dtype()) {
+    return {};
+  }
+  if (spare != nullptr && (spare->sizes() != ours.sizes() || spare->strides() != ours.strides() ||
+                           spare->storage_offset() != ours.storage_offset())) {
+    spare->set_sizes_and_strides(ours.sizes(), ours.strides(), ours.storage_offset());
+  }
+  return spare;
+}
+
+} // namespace
 
 at::Tensor delegateTensor(const at::Tensor& tensor, DelegateDriver& delegate) {
   const c10::TensorImpl* const ours = tensor.unsafeGetTensorImpl();
@@ -111,7 +143,9 @@ at::Tensor InlineCall::argument(const at::Tensor& tensor) {
     if (C10_UNLIKELY(isSparse(tensor))) {
       return sparseBacking(tensor);
     }
-    at::Tensor converted = delegateTensor(tensor, delegate_);
+    auto spare = spareFor(*tensor.unsafeGetTensorImpl());
+    at::Tensor converted =
+        spare != nullptr ? at::Tensor(std::move(spare)) : delegateTensor(tensor, delegate_);
     if (device_ < 0) {
       device_ = tensor.unsafeGetTensorImpl()->device().index();
     }

@@ -43,9 +43,9 @@ class InlineCall {
   // For copies, which go between our device and the delegate's own too.
   void acceptDelegateTensors() { acceptsDelegateTensors_ = true; }
 
-  // Gives an argument's tensor back, to be used again by a later call of this thread.  Only for kernels in C++ that keep
-  // nothing: making the tensor is a good part of what a call costs.
-  static void recycle(at::Tensor&& tensor) noexcept;
+  // Gives an argument's tensor back, to be used again by a later call.  Only for kernels in C++ that keep nothing:
+  // making the tensor is a good part of what a call costs.
+  static void recycle(const at::Tensor& original, at::Tensor&& argument) noexcept;
 
   // What the delegate's kernel returned, as a tensor of ours.
   at::Tensor result(at::Tensor tensor);
@@ -120,11 +120,13 @@ struct InlineArgument { // numbers, shapes, ...
 
 template <>
 struct InlineArgument<const at::Tensor&> {
-  InlineArgument(InlineCall& call, const at::Tensor& tensor) : value(call.argument(tensor)) {}
+  InlineArgument(InlineCall& call, const at::Tensor& tensor)
+      : original(tensor), value(call.argument(tensor)) {}
   InlineArgument(InlineArgument&&) noexcept = default;
-  ~InlineArgument() { InlineCall::recycle(std::move(value)); }
+  ~InlineArgument() { InlineCall::recycle(original, std::move(value)); }
   const at::Tensor& get() { return value; }
   void finish(InlineCall&) {}
+  const at::Tensor& original;
   at::Tensor value;
 };
 
@@ -132,7 +134,7 @@ template <>
 struct InlineArgument<at::Tensor&> {
   InlineArgument(InlineCall& call, at::Tensor& tensor) : original(tensor), value(call.argument(tensor)) {}
   InlineArgument(InlineArgument&&) noexcept = default;
-  ~InlineArgument() { InlineCall::recycle(std::move(value)); }
+  ~InlineArgument() { InlineCall::recycle(original, std::move(value)); }
   at::Tensor& get() { return value; }
   void finish(InlineCall& call) { call.update(original, value); }
   at::Tensor& original;
@@ -153,7 +155,7 @@ struct InlineArgument<const std::optional<at::Tensor>&> {
 
 template <typename List>
 struct InlineListArgument {
-  InlineListArgument(InlineCall& call, const List& tensors) {
+  InlineListArgument(InlineCall& call, const List& tensors) : originals(tensors) {
     value.reserve(tensors.size());
     for (const at::Tensor& tensor : tensors) {
       value.push_back(call.argument(tensor));
@@ -161,11 +163,14 @@ struct InlineListArgument {
   }
   InlineListArgument(InlineListArgument&&) noexcept = default;
   ~InlineListArgument() {
+    auto original = originals.begin();
     for (at::Tensor& tensor : value) {
-      InlineCall::recycle(std::move(tensor));
+      InlineCall::recycle(*original, std::move(tensor));
+      ++original;
     }
   }
   void finish(InlineCall&) {}
+  List originals; // refers to the caller's list
   std::vector<at::Tensor> value;
 };
 

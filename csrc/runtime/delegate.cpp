@@ -16,18 +16,21 @@ namespace simdev {
 
 namespace {
 
-void releaseInner(void* inner) {
-  InnerStorage::reclaim(static_cast<c10::StorageImpl*>(inner));
+void releaseShell(void* shell) {
+  delete static_cast<Shell*>(shell);
+}
+
+void releaseStorage(void* storage) {
+  InnerStorage::reclaim(static_cast<c10::StorageImpl*>(storage));
 }
 
 c10::DataPtr shellData(InnerStorage inner, c10::Device device) {
   void* const pointer = inner->mutable_data();
-  return {pointer, inner.release(), &releaseInner, device};
+  return {pointer, new Shell(std::move(inner)), &releaseShell, device};
 }
 
-// nullptr for memory that no shell holds.
-c10::StorageImpl* innerOf(const c10::DataPtr& data) {
-  return data.get_deleter() == &releaseInner ? static_cast<c10::StorageImpl*>(data.get_context()) : nullptr;
+Shell* shellOf(const c10::DataPtr& data) noexcept {
+  return data.get_deleter() == &releaseShell ? static_cast<Shell*>(data.get_context()) : nullptr;
 }
 
 DelegateDriver& delegate() {
@@ -63,7 +66,7 @@ class DelegateAllocator final : public c10::DeviceAllocator {
         c10::Device(kDeviceType, index));
   }
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
-    return innerOf(data) != nullptr || data.get() == data.get_context();
+    return shellOf(data) != nullptr || data.get() == data.get_context();
   }
   void copy_data(void* dest, const void* src, std::size_t count) const override {
     delegate().deviceAllocator().copy_data(dest, src, count);
@@ -72,9 +75,9 @@ class DelegateAllocator final : public c10::DeviceAllocator {
   bool initialized() override { return isInitialized(); }
   void emptyCache(c10::MempoolId_t pool = {0, 0}) override { delegate().deviceAllocator().emptyCache(pool); }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    if (c10::StorageImpl* const inner = innerOf(data)) {
+    if (const Shell* const shell = shellOf(data)) {
       delegate().deviceAllocator().recordStream(
-          inner->data_ptr(), delegate().delegateStream(stream.device_index(), stream.id()));
+          shell->inner()->data_ptr(), delegate().delegateStream(stream.device_index(), stream.id()));
     }
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
@@ -121,17 +124,20 @@ void registerGraphs() {
 
 } // namespace
 
-InnerStorage innerStorage(const c10::Storage& shell) {
-  c10::StorageImpl* const impl = shell.unsafeGetStorageImpl();
-  const c10::DataPtr& data = impl->_mutable_data_ptr_no_checks();
-  if (c10::StorageImpl* const inner = innerOf(data)) {
-    return InnerStorage::reclaim_copy(inner);
+Shell* shellOf(const c10::StorageImpl& storage) noexcept {
+  return shellOf(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks());
+}
+
+InnerStorage innerStorage(const c10::Storage& storage) {
+  c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+  if (const Shell* const shell = shellOf(*impl)) {
+    return InnerStorage::reclaim_copy(shell->inner());
   }
-  void* const kept = c10::Storage(shell).unsafeReleaseStorageImpl();
+  void* const kept = c10::Storage(storage).unsafeReleaseStorageImpl();
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),
       impl->nbytes(),
-      c10::DataPtr(impl->mutable_data(), kept, &releaseInner, delegate().device(impl->device().index())),
+      c10::DataPtr(impl->mutable_data(), kept, &releaseStorage, delegate().device(impl->device().index())),
       &delegate().deviceAllocator(),
       /*resizable=*/true);
 }

@@ -12,7 +12,11 @@
 
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <cstdint>
 
 namespace simdev {
 
@@ -29,8 +33,56 @@ inline DelegateDriver& startedDelegate() {
 
 using InnerStorage = c10::intrusive_ptr<c10::StorageImpl>;
 
+// What a shell's DataPtr owns.
+//
+// A parameter is converted for a dozen kernels in each training step, and its tensor of the delegate is the same every
+// time.  So the shell of a storage that is used again and again keeps one between calls.
+class Shell {
+ public:
+  explicit Shell(InnerStorage inner) : inner_(std::move(inner)) {}
+  ~Shell() { takeSpare(); }
+  Shell(const Shell&) = delete;
+  Shell& operator=(const Shell&) = delete;
+
+  c10::StorageImpl* inner() const noexcept { return inner_.get(); }
+
+  // A tensor over inner() that nobody uses, or nothing.
+  c10::intrusive_ptr<c10::TensorImpl> takeSpare() noexcept {
+    if (C10_LIKELY(spare_.load(std::memory_order_relaxed) == nullptr)) {
+      return {};
+    }
+    c10::TensorImpl* const spare = spare_.exchange(nullptr, std::memory_order_acquire);
+    return spare == nullptr ? c10::intrusive_ptr<c10::TensorImpl>()
+                            : c10::intrusive_ptr<c10::TensorImpl>::reclaim(spare);
+  }
+  // False for the first few calls, which are all that most storages see, and if there is one already; `tensor` is kept
+  // only where it is true.
+  bool keepSpare(c10::intrusive_ptr<c10::TensorImpl>& tensor) noexcept {
+    const uint8_t calls = calls_.load(std::memory_order_relaxed);
+    if (calls < kCallsBeforeKeeping) {
+      calls_.store(static_cast<uint8_t>(calls + 1), std::memory_order_relaxed);
+      return false;
+    }
+    c10::TensorImpl* none = nullptr;
+    if (!spare_.compare_exchange_strong(none, tensor.get(), std::memory_order_release)) {
+      return false;
+    }
+    tensor.release();
+    return true;
+  }
+
+ private:
+  static constexpr uint8_t kCallsBeforeKeeping = 4;
+
+  InnerStorage inner_;
+  std::atomic<c10::TensorImpl*> spare_{nullptr};
+  std::atomic<uint8_t> calls_{0};
+};
+
+// nullptr for memory that no shell holds (from_blob, ...).
+Shell* shellOf(const c10::StorageImpl& storage) noexcept;
 // The storage that a shell was made around.  Other storages (from_blob, ...) get an inner one that keeps them alive.
-InnerStorage innerStorage(const c10::Storage& shell);
+InnerStorage innerStorage(const c10::Storage& storage);
 c10::Storage makeShell(InnerStorage inner, c10::DeviceIndex index);
 // Makes the shell hold `inner`'s memory, which work on it may have replaced (resize_).
 void updateShell(const c10::Storage& shell, const InnerStorage& inner);
