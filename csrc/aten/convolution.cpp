@@ -3,10 +3,13 @@
 #include "csrc/aten/checks.h"
 #include "csrc/aten/factories.h"
 #include "csrc/aten/launch_into.h"
+#include "csrc/aten/native/kernel_launch.h"
 
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/sum.h>
 #include <c10/util/DimVector.h>
 #include <torch/library.h>
 
@@ -33,6 +36,32 @@ struct ConvolutionParameters {
         transposed(transposed),
         outputPadding(outputPadding),
         groups(groups) {}
+
+  // ATen's own, on backing tensors.
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias)
+      const {
+    return at::convolution(input, weight, bias, stride, padding, dilation, transposed, outputPadding, groups);
+  }
+  std::array<at::Tensor, 3> backward(
+      const at::Tensor& gradOutput,
+      const at::Tensor& input,
+      const at::Tensor& weight,
+      std::array<bool, 3> mask) const {
+    const int64_t channels = gradOutput.size(1);
+    auto [gradInput, gradWeight, gradBias] = at::convolution_backward(
+        gradOutput,
+        input,
+        weight,
+        mask[2] ? at::OptionalIntArrayRef(channels) : std::nullopt,
+        stride,
+        padding,
+        dilation,
+        transposed,
+        outputPadding,
+        groups,
+        mask);
+    return {gradInput, gradWeight, gradBias};
+  }
 
   c10::DimVector stride;
   c10::DimVector padding;
@@ -81,6 +110,32 @@ bool isLarge(const at::Tensor& input, const at::Tensor& weight, const at::Tensor
   return (transposed ? input : output).numel() * each >= kParallelMultiplications;
 }
 
+// --- Sharing out a batch ------------------------------------------------------------------------------------------
+//
+// oneDNN's team of threads meets at several barriers in a convolution.  For a small network on a device whose host is
+// busy too that costs as much as the arithmetic, so batches that are large enough are convolved in parts, each by one thread.
+
+constexpr int64_t kImagesPerPart = 16; // with fewer, ATen takes another kernel when it has one thread
+constexpr int64_t kMaxParts = 8;
+
+int64_t batchParts(const at::Tensor& input, bool transposed) {
+  const bool divisible = native::hasNativeKernels() && !transposed && input.scalar_type() == c10::kFloat &&
+                         input.dim() == 4 && input.size(0) % kImagesPerPart == 0;
+  return divisible ? std::clamp<int64_t>(input.size(0) / kImagesPerPart, 1, kMaxParts) : 1;
+}
+
+// Part `index` of `parts` of a backing tensor along its outermost dimension, as a tensor in memory of its own.
+at::Tensor partOf(const at::Tensor& whole, int64_t parts, int64_t index) {
+  const int64_t each = whole.size(0) / parts;
+  const at::Tensor part = whole.narrow(0, each * index, each);
+  return at::from_blob(part.mutable_data_ptr(), part.sizes(), part.strides(), part.options());
+}
+
+// Whether the batch is the outermost dimension in memory, so that its parts do not interleave.
+bool batchIsOutermost(const at::Tensor& tensor) {
+  return tensor.is_contiguous() || tensor.is_contiguous(c10::MemoryFormat::ChannelsLast);
+}
+
 at::Tensor convolution(
     const at::Tensor& input,
     const at::Tensor& weight,
@@ -108,6 +163,26 @@ at::Tensor convolution(
       input.scalar_type(),
       input.device(),
       memoryFormat(kernelInput, kernelWeight, kernelBias, parameters));
+  const bool large = isLarge(input, weight, output, transposed);
+  const int64_t parts = large && batchIsOutermost(output) ? batchParts(input, transposed) : 1;
+  if (parts > 1) {
+    launchBlocks(
+        input.device(),
+        "aten::convolution",
+        static_cast<uint32_t>(parts),
+        [input = std::move(kernelInput),
+         weight = std::move(kernelWeight),
+         bias = std::move(kernelBias),
+         output = backing(output),
+         parameters = std::move(parameters),
+         parts](int64_t part) {
+          const at::Tensor result = partOf(output, parts, part);
+          OutputPlacement placement(result);
+          placement.finish(parameters.forward(partOf(input, parts, part), weight, bias));
+        },
+        [] {});
+    return output;
+  }
   launchInto(
       input.device(),
       "aten::convolution",
@@ -115,20 +190,64 @@ at::Tensor convolution(
       [input = std::move(kernelInput),
        weight = std::move(kernelWeight),
        bias = std::move(kernelBias),
-       parameters = std::move(parameters)] {
-        return at::convolution(
-            input,
-            weight,
-            bias,
-            parameters.stride,
-            parameters.padding,
-            parameters.dilation,
-            parameters.transposed,
-            parameters.outputPadding,
-            parameters.groups);
-      },
-      isLarge(input, weight, output, transposed));
+       parameters = std::move(parameters)] { return parameters.forward(input, weight, bias); },
+      large);
   return output;
+}
+
+// The gradients of parts of the batch, from which those of the weight and the bias are summed afterwards.
+void launchBackwardInParts(
+    const at::Tensor& gradOutput,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    ConvolutionParameters parameters,
+    const std::array<at::Tensor, 3>& gradients,
+    int64_t parts) {
+  // Row `part` of the sums is laid out as the gradient that they add up to.
+  std::array<at::Tensor, 3> sums;
+  for (const size_t i : {1, 2}) {
+    if (gradients[i].defined()) {
+      c10::DimVector sizes(gradients[i].sizes());
+      c10::DimVector strides(gradients[i].strides());
+      sizes.insert(sizes.begin(), parts);
+      strides.insert(strides.begin(), gradients[i].numel());
+      sums[i] = backing(emptyStrided(sizes, strides, gradients[i].scalar_type(), gradients[i].device()));
+    }
+  }
+  const std::array<bool, 3> mask{gradients[0].defined(), gradients[1].defined(), gradients[2].defined()};
+  const std::vector<at::Tensor> results = backing(gradients);
+  launchBlocks(
+      input.device(),
+      "aten::convolution_backward",
+      static_cast<uint32_t>(parts),
+      [gradOutput = backing(gradOutput),
+       input = backing(input),
+       weight = backing(weight),
+       parameters = std::move(parameters),
+       gradInput = results[0],
+       sums,
+       mask,
+       parts](int64_t part) {
+        std::array<at::Tensor, 3> own;
+        if (mask[0]) {
+          own[0] = partOf(gradInput, parts, part);
+        }
+        for (const size_t i : {1, 2}) {
+          if (mask[i]) {
+            own[i] = partOf(sums[i], parts, part).squeeze(0);
+          }
+        }
+        OutputPlacement placement(own);
+        placement.finish(
+            parameters.backward(partOf(gradOutput, parts, part), partOf(input, parts, part), weight, mask));
+      },
+      [results, sums] {
+        for (const size_t i : {1, 2}) {
+          if (sums[i].defined()) {
+            at::sum_out(const_cast<at::Tensor&>(results[i]), sums[i], 0);
+          }
+        }
+      });
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
@@ -150,7 +269,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
   at::Tensor kernelInput = backing(input);
   at::Tensor kernelWeight = backing(weight);
   const c10::MemoryFormat format = memoryFormat(kernelInput, kernelWeight, std::nullopt, parameters);
-  const int64_t outputChannels = gradOutput.size(1);
   // Gradients that are not asked for stay undefined.
   std::array<at::Tensor, 3> gradients;
   if (outputMask[0]) {
@@ -160,7 +278,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
     gradients[1] = empty(weight.sizes(), dtype, device, format);
   }
   if (outputMask[2]) {
-    gradients[2] = empty({outputChannels}, dtype, device);
+    gradients[2] = empty({gradOutput.size(1)}, dtype, device);
+  }
+  const bool large = isLarge(input, weight, gradOutput, transposed);
+  const bool separable = large && (!outputMask[0] || batchIsOutermost(gradients[0]));
+  const int64_t parts = separable ? batchParts(input, transposed) : 1;
+  if (parts > 1) {
+    launchBackwardInParts(gradOutput, input, weight, std::move(parameters), gradients, parts);
+    return {gradients[0], gradients[1], gradients[2]};
   }
   launchInto(
       device,
@@ -170,23 +295,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
        input = std::move(kernelInput),
        weight = std::move(kernelWeight),
        parameters = std::move(parameters),
-       outputChannels,
-       outputMask] {
-        auto [gradInput, gradWeight, gradBias] = at::convolution_backward(
-            gradOutput,
-            input,
-            weight,
-            outputMask[2] ? at::OptionalIntArrayRef(outputChannels) : std::nullopt,
-            parameters.stride,
-            parameters.padding,
-            parameters.dilation,
-            parameters.transposed,
-            parameters.outputPadding,
-            parameters.groups,
-            outputMask);
-        return std::array<at::Tensor, 3>{gradInput, gradWeight, gradBias};
-      },
-      isLarge(input, weight, gradOutput, transposed));
+       outputMask] { return parameters.backward(gradOutput, input, weight, outputMask); },
+      large);
   return {gradients[0], gradients[1], gradients[2]};
 }
 

@@ -5,7 +5,7 @@
 #include "aten/factories.h"
 #include "aten/fallback.h"
 #include "aten/inference.h"
-#include "aten/kernel_threads.h"
+#include "aten/kernel_scope.h"
 #include "aten/placement.h"
 #include "aten/views.h"
 #include "driver/driver.h"
@@ -26,12 +26,15 @@ thread_local const std::string* structuredCaller = nullptr;
 
 class OperatorTask final : public Task {
  public:
-  OperatorTask(const OperatorPlan& plan, torch::jit::Stack arguments, std::vector<at::Tensor> outputs)
-      : plan_(plan), arguments_(std::move(arguments)), outputs_(std::move(outputs)) {}
+  OperatorTask(
+      const OperatorPlan& plan,
+      c10::DeviceIndex device,
+      torch::jit::Stack arguments,
+      std::vector<at::Tensor> outputs)
+      : plan_(plan), device_(device), arguments_(std::move(arguments)), outputs_(std::move(outputs)) {}
 
   void run() override {
-    KernelDispatchGuard guard;
-    setKernelParallelism(isLarge(plan_, arguments_));
+    KernelScope scope(device_, isLarge(plan_, arguments_));
     torch::jit::Stack stack = arguments_; // a captured graph runs this again
     if (outputs_.empty()) {
       plan_.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &stack);
@@ -48,6 +51,7 @@ class OperatorTask final : public Task {
 
  private:
   const OperatorPlan& plan_; // plans live as long as the registrations that own them: for ever
+  c10::DeviceIndex device_;
   torch::jit::Stack arguments_;
   std::vector<at::Tensor> outputs_;
 };
@@ -129,7 +133,8 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
   }
   driver().launch(
       currentStreamHandle(device.index()),
-      std::make_unique<OperatorTask>(plan, kernelArguments(plan, arguments, device), std::move(outputs)));
+      std::make_unique<OperatorTask>(
+          plan, device.index(), kernelArguments(plan, arguments, device), std::move(outputs)));
   torch::jit::drop(*stack, count);
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));

@@ -72,14 +72,16 @@ bool isPlainParameter(const OptionalTensor& tensor, int64_t channels) {
          (tensor->scalar_type() == c10::kFloat && tensor->is_contiguous() && tensor->numel() == channels);
 }
 
+bool isDefined(const OptionalTensor& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
 const float* inputOrNull(const OptionalTensor& tensor) {
-  const bool defined = tensor.has_value() && tensor->defined();
-  return defined ? static_cast<const float*>(native::kernelInput(*tensor)) : nullptr;
+  return isDefined(tensor) ? static_cast<const float*>(native::kernelInput(*tensor)) : nullptr;
 }
 
 float* outputOrNull(const OptionalTensor& tensor) {
-  const bool defined = tensor.has_value() && tensor->defined();
-  return defined ? static_cast<float*>(native::kernelOutput(*tensor)) : nullptr;
+  return isDefined(tensor) ? static_cast<float*>(native::kernelOutput(*tensor)) : nullptr;
 }
 
 // Whether the plain case (training, contiguous floats) was launched natively.
@@ -119,6 +121,43 @@ bool launchNativeBatchNorm(
       "aten::native_batch_norm",
       native::batchNormKernel,
       native::gridForParts(channels, input.nbytes()),
+      arguments);
+  return true;
+}
+
+bool launchNativeBatchNormBackward(
+    const at::Tensor& gradOutput,
+    const at::Tensor& input,
+    const OptionalTensor& weight,
+    const OptionalTensor& savedMean,
+    const OptionalTensor& savedInvstd,
+    const std::array<at::Tensor, 3>& outputs) {
+  const int64_t channels = input.size(1);
+  const bool plain = input.scalar_type() == c10::kFloat && input.is_contiguous() && input.numel() > 0 &&
+                     gradOutput.scalar_type() == c10::kFloat && gradOutput.is_contiguous() &&
+                     gradOutput.sizes() == input.sizes() && isDefined(savedMean) && isDefined(savedInvstd) &&
+                     isPlainParameter(weight, channels) && isPlainParameter(savedMean, channels) &&
+                     isPlainParameter(savedInvstd, channels);
+  if (!plain || !native::hasNativeKernels()) {
+    return false;
+  }
+  const native::BatchNormBackwardArguments arguments{
+      static_cast<const float*>(native::kernelInput(gradOutput)),
+      static_cast<const float*>(native::kernelInput(input)),
+      inputOrNull(weight),
+      inputOrNull(savedMean),
+      inputOrNull(savedInvstd),
+      outputOrNull(outputs[0]),
+      outputOrNull(outputs[1]),
+      outputOrNull(outputs[2]),
+      input.size(0),
+      channels,
+      input.numel() / (input.size(0) * channels)};
+  native::launchKernel(
+      input.device(),
+      "aten::native_batch_norm_backward",
+      native::batchNormBackwardKernel,
+      native::gridForParts(channels, 2 * input.nbytes()),
       arguments);
   return true;
 }
@@ -190,6 +229,9 @@ ThreeTensors batchNormBackward(
     if (mask[i]) {
       outputs[i] = empty({input.size(1)}, dtype, device);
     }
+  }
+  if (training && launchNativeBatchNormBackward(gradOutput, input, weight, savedMean, savedInvstd, outputs)) {
+    return asTuple(std::move(outputs));
   }
   launchInto(
       device,

@@ -1,7 +1,9 @@
 // The placing allocator and the bookkeeping of one kernel's outputs.  See placement.h.
 #include "aten/placement.h"
 
+#include "aten/kernel_scope.h"
 #include "runtime/delegate.h"
+#include "runtime/workspace.h"
 
 #include <ATen/ops/clone.h>
 #include <c10/core/Allocator.h>
@@ -17,29 +19,32 @@ namespace {
 
 thread_local OutputPlacement* currentPlacement = nullptr;
 
-// All memory ever placed lies in here: the devices' backing memory is one reserved range of addresses, in which no
-// other allocator works.  It is how a bare pointer is known not to be the host allocator's.
-std::atomic<uintptr_t> placedBegin{UINTPTR_MAX};
-std::atomic<uintptr_t> placedEnd{0};
+// All memory ever placed, and all of the workspaces, lies in here: the devices' backing memory is one reserved range of
+// addresses, in which no other allocator works.  It is how a bare pointer is known not to be the host allocator's.
+std::atomic<uintptr_t> deviceBegin{UINTPTR_MAX};
+std::atomic<uintptr_t> deviceEnd{0};
 
-void extendPlacedRange(uintptr_t pointer) {
-  uintptr_t begin = placedBegin.load(std::memory_order_relaxed);
-  while (pointer < begin && !placedBegin.compare_exchange_weak(begin, pointer)) {
+void extendDeviceRange(void* address) {
+  const auto pointer = reinterpret_cast<uintptr_t>(address);
+  uintptr_t begin = deviceBegin.load(std::memory_order_relaxed);
+  while (pointer < begin && !deviceBegin.compare_exchange_weak(begin, pointer)) {
   }
-  uintptr_t end = placedEnd.load(std::memory_order_relaxed);
-  while (pointer >= end && !placedEnd.compare_exchange_weak(end, pointer + 1)) {
+  uintptr_t end = deviceEnd.load(std::memory_order_relaxed);
+  while (pointer >= end && !deviceEnd.compare_exchange_weak(end, pointer + 1)) {
   }
 }
 
 c10::DeleterFnPtr hostDeleter = nullptr;
 
-// oneDNN frees its scratch memory by bare pointer, so one deleter must serve both kinds.
+// oneDNN frees its scratch memory by bare pointer, so one deleter must serve all kinds.
 void release(void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
-  if (address < placedBegin.load(std::memory_order_relaxed) ||
-      address >= placedEnd.load(std::memory_order_relaxed)) {
+  if (address < deviceBegin.load(std::memory_order_relaxed) ||
+      address >= deviceEnd.load(std::memory_order_relaxed)) {
     hostDeleter(pointer);
-  } // else not owned: stream order keeps it alive
+  } else {
+    Workspace::instance().release(pointer); // what was placed is not owned: stream order keeps it alive
+  }
 }
 
 class PlacementAllocator final : public c10::Allocator {
@@ -49,8 +54,12 @@ class PlacementAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (C10_UNLIKELY(currentPlacement != nullptr) && bytes != 0) {
       if (void* pointer = currentPlacement->take(bytes)) {
-        extendPlacedRange(reinterpret_cast<uintptr_t>(pointer));
-        return {pointer, pointer, &release, c10::Device(c10::DeviceType::CPU)};
+        return owned(pointer);
+      }
+    }
+    if (C10_UNLIKELY(KernelScope::device() >= 0) && bytes >= Workspace::kMinBytes) {
+      if (void* pointer = Workspace::instance().allocate(KernelScope::device(), bytes)) {
+        return owned(pointer);
       }
     }
     return host_->allocate(bytes);
@@ -61,6 +70,11 @@ class PlacementAllocator final : public c10::Allocator {
   }
 
  private:
+  static c10::DataPtr owned(void* pointer) {
+    extendDeviceRange(pointer);
+    return {pointer, pointer, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+
   c10::Allocator* host_;
 };
 

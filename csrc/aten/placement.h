@@ -39,7 +39,8 @@ class OutputPlacement {
   OutputPlacement* previous_;
 };
 
-// Puts the placing allocator in front of the host's default one.  Outside an OutputPlacement it only forwards.
+// Puts the placing allocator in front of the host's default one.  While a kernel runs on the device it also serves the
+// kernel's temporaries, from the workspace; otherwise it only forwards.
 void installPlacementAllocator();
 
 } // namespace simdev

@@ -3,7 +3,7 @@
 
 #include "aten/backing.h"
 #include "aten/inference.h"
-#include "aten/kernel_threads.h"
+#include "aten/kernel_scope.h"
 #include "aten/random.h"
 #include "aten/sparse.h"
 #include "driver/driver.h"

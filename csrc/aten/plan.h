@@ -62,7 +62,7 @@ c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> 
 torch::jit::Stack
 kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
 
-// Whether the kernel has enough to do for more than one thread (kernel_threads.h).
+// Whether the kernel has enough to do for more than one thread (kernel_scope.h).
 bool isLarge(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);
 
 // Appends the tensors of the fresh returns, in order; `results` are all returns.

@@ -1,6 +1,7 @@
 // Getting memory from the driver and giving it back: segments, garbage collection, flush and retry, out of memory.
 #include "runtime/allocator_sanitizer.h"
 #include "runtime/device_memory.h"
+#include "runtime/workspace.h"
 
 #include <c10/util/Exception.h>
 
@@ -231,6 +232,9 @@ void DeviceMemory::synchronizePendingFrees() {
 }
 
 void DeviceMemory::releaseCached(c10::MempoolId_t id) {
+  if (id == kDefaultPool) {
+    Workspace::instance().trim(device_);
+  }
   std::vector<std::pair<void*, size_t>> detached;
   {
     std::lock_guard<SpinLock> guard(lock_);

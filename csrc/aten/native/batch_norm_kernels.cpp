@@ -17,19 +17,18 @@ struct Moments {
   double variance; // biased
 };
 
-// The sum over a plane of (x - center) to the given power, 1 or 2.
-template <int power>
-[[gnu::always_inline]] inline double sumOf(const float* plane, int64_t count, float center) {
-  const auto term = [center](float x) { return power == 1 ? x - center : (x - center) * (x - center); };
+// The sum of term(i) over a plane's elements.
+template <typename Term>
+[[gnu::always_inline]] inline double sumOver(int64_t count, Term term) {
   float lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     for (int lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] += term(plane[i + lane]);
+      lanes[lane] += term(i + lane);
     }
   }
   for (; i < count; ++i) {
-    lanes[0] += term(plane[i]);
+    lanes[0] += term(i);
   }
   double sum = 0;
   for (float lane : lanes) {
@@ -45,12 +44,18 @@ SIMDEV_CLONES Moments momentsOf(const BatchNormArguments& args, int64_t channel)
   const float* first = args.input + channel * args.spatial;
   double sum = 0;
   for (int64_t n = 0; n < args.batch; ++n) {
-    sum += sumOf<1>(first + n * stride, args.spatial, 0);
+    const float* plane = first + n * stride;
+    sum += sumOver(args.spatial, [plane](int64_t i) { return plane[i]; });
   }
   const double mean = sum / count;
+  const auto center = static_cast<float>(mean);
   double squares = 0;
   for (int64_t n = 0; n < args.batch; ++n) {
-    squares += sumOf<2>(first + n * stride, args.spatial, static_cast<float>(mean));
+    const float* plane = first + n * stride;
+    squares += sumOver(args.spatial, [plane, center](int64_t i) {
+      const float difference = plane[i] - center;
+      return difference * difference;
+    });
   }
   return {mean, squares / count};
 }
@@ -69,6 +74,45 @@ SIMDEV_CLONES void scaleChannel(const BatchNormArguments& args, int64_t channel,
 
 float blend(float running, double fresh, double momentum) {
   return static_cast<float>(momentum * fresh + (1 - momentum) * running);
+}
+
+// Of the gradient with respect to the output, over all of a channel.
+struct GradientSums {
+  double gradient;
+  double product; // with (input - mean)
+};
+
+SIMDEV_CLONES GradientSums gradientSums(const BatchNormBackwardArguments& args, int64_t channel) {
+  const float mean = args.saveMean[channel];
+  GradientSums sums{};
+  for (int64_t n = 0; n < args.batch; ++n) {
+    const int64_t offset = (n * args.channels + channel) * args.spatial;
+    const float* gradient = args.gradOutput + offset;
+    const float* in = args.input + offset;
+    sums.gradient += sumOver(args.spatial, [gradient](int64_t i) { return gradient[i]; });
+    sums.product +=
+        sumOver(args.spatial, [gradient, in, mean](int64_t i) { return gradient[i] * (in[i] - mean); });
+  }
+  return sums;
+}
+
+// gradInput = scale * (gradOutput - gradientMean - (input - mean) * slope)
+SIMDEV_CLONES void inputGradient(
+    const BatchNormBackwardArguments& args,
+    int64_t channel,
+    float scale,
+    float gradientMean,
+    float slope) {
+  const float mean = args.saveMean[channel];
+  for (int64_t n = 0; n < args.batch; ++n) {
+    const int64_t offset = (n * args.channels + channel) * args.spatial;
+    const float* gradient = args.gradOutput + offset;
+    const float* in = args.input + offset;
+    float* out = args.gradInput + offset;
+    for (int64_t i = 0; i < args.spatial; ++i) {
+      out[i] = scale * (gradient[i] - gradientMean - (in[i] - mean) * slope);
+    }
+  }
 }
 
 } // namespace
@@ -92,6 +136,32 @@ void batchNormKernel(const KernelContext& context, const void* arguments) {
     const double scale = invstd * (args.weight != nullptr ? args.weight[channel] : 1.0f);
     const double shift = (args.bias != nullptr ? args.bias[channel] : 0.0f) - mean * scale;
     scaleChannel(args, channel, static_cast<float>(scale), static_cast<float>(shift));
+  }
+}
+
+void batchNormBackwardKernel(const KernelContext& context, const void* arguments) {
+  const auto& args = *static_cast<const BatchNormBackwardArguments*>(arguments);
+  const auto [begin, end] = blockParts(context, args.channels);
+  const double count = static_cast<double>(args.batch * args.spatial);
+  for (int64_t channel = begin; channel < end; ++channel) {
+    const double invstd = args.saveInvstd[channel];
+    const GradientSums sums = gradientSums(args, channel);
+    if (args.gradInput != nullptr) {
+      const double scale = invstd * (args.weight != nullptr ? args.weight[channel] : 1.0f);
+      const double slope = sums.product * invstd * invstd / count;
+      inputGradient(
+          args,
+          channel,
+          static_cast<float>(scale),
+          static_cast<float>(sums.gradient / count),
+          static_cast<float>(slope));
+    }
+    if (args.gradWeight != nullptr) {
+      args.gradWeight[channel] = static_cast<float>(sums.product * invstd);
+    }
+    if (args.gradBias != nullptr) {
+      args.gradBias[channel] = static_cast<float>(sums.gradient);
+    }
   }
 }
 

@@ -24,7 +24,22 @@ struct BatchNormArguments {
   double eps;
 };
 
+struct BatchNormBackwardArguments {
+  const float* gradOutput; // batch x channels x spatial
+  const float* input;
+  const float* weight; // channels; nullptr for ones
+  const float* saveMean; // channels
+  const float* saveInvstd;
+  float* gradInput; // nullptr when not asked for, as the two below
+  float* gradWeight; // channels
+  float* gradBias;
+  int64_t batch;
+  int64_t channels;
+  int64_t spatial;
+};
+
 // Blocks share the channels.
 void batchNormKernel(const KernelContext& context, const void* arguments);
+void batchNormBackwardKernel(const KernelContext& context, const void* arguments);
 
 } // namespace simdev::native

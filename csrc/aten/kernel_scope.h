@@ -1,17 +1,36 @@
-// How many threads ATen's kernels use on a stream's worker.
+// What holds on a thread of the device while it runs one of ATen's kernels there: the dispatcher's state, how many threads
+// the kernel may use, and where its temporaries come from.
 //
 // ATen parallelises with OpenMP from 32,768 elements on, and each worker is the master of a team of its own.  With
 // more threads than processors libgomp puts idle team members to sleep, and waking them costs 15 to 60 us: as long as adding
 // a few hundred thousand elements.  So a task that moves little memory and does little arithmetic runs on the worker alone.
 #pragma once
 
+#include "aten/backing.h"
+
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <cstdint>
 
 namespace simdev {
 
-// Sets the calling worker's team size for the task that it is about to run.
-void setKernelParallelism(bool parallel);
+class KernelScope {
+ public:
+  // `device`: whose workspace (runtime/workspace.h) serves large allocations.  `parallel`: more than one thread may work.
+  KernelScope(c10::DeviceIndex device, bool parallel);
+  ~KernelScope();
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+  // The device whose kernel the calling thread runs; -1 for none.
+  static c10::DeviceIndex device() noexcept { return current_; }
+
+ private:
+  static thread_local c10::DeviceIndex current_;
+  KernelDispatchGuard guard_;
+  c10::DeviceIndex previous_;
+};
 
 // An operator whose largest argument or result has fewer bytes runs on the worker alone.
 inline constexpr size_t kParallelBytes = size_t(512) << 10;
