@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,6 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "example_backend"
-
-USES_SIMDEV = pytest.mark.parametrize("fullgraph", [False, True])
 
 
 @pytest.fixture
@@ -43,8 +42,6 @@ for function in (lambda x: (x + 2) * 1, lambda x: (x + 3) * 1):
 assert calls[0] is not None and calls[0] == calls[1], calls
 assert example_backend.removed == 2
 """
-    import os
-
     run_python(code, timeout=110, PYTHONPATH=f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
 
 
@@ -59,7 +56,7 @@ def backend(gm, example_inputs):
 """
 
 
-@USES_SIMDEV
+@pytest.mark.parametrize("fullgraph", [False, True])
 def test_backend_init_runs_once_before_any_compile(run_python, fullgraph):
     run_python(f"""{INIT}
 backend._dynamo_backend_init = lambda: calls.append("init")
@@ -119,11 +116,12 @@ assert get_scheduling_for_device("simdev") is registration.SimdevScheduling
 """)
 
 
-def test_backend_init_of_a_chain_is_that_of_its_members(run_python):
+@pytest.mark.parametrize("composed", ['compose(backend, "eager")', "GraphTool(backend)"])
+def test_backend_init_of_what_is_made_of_backends_is_theirs(run_python, composed):
     run_python(f"""{INIT}
-from torch_simdev.compile.tools import compose
+from torch_simdev.compile.tools import GraphTool, compose
 backend._dynamo_backend_init = lambda: calls.append("init")
-compiled = torch.compile(lambda x: x + 1, backend=compose(backend, "eager"))
+compiled = torch.compile(lambda x: x + 1, backend={composed})
 assert calls == ["init"]
 compiled(x)
 assert calls == ["init", "compile"]

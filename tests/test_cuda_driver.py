@@ -600,3 +600,38 @@ def test_graphs_capture_our_operators(kind: str) -> None:
         assert set(y.unique().tolist()) == {0.0, 2 * (value + 1)}
         values.append(y.ne(0).cpu())
     assert not torch.equal(*values)  # each replay draws anew
+
+
+def test_the_simdev_backend_gives_cuda_tensors_inductors_own_code() -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    torch._dynamo.reset()
+    x = torch.randn(1000, device="cuda")
+    result, (code,) = run_and_get_code(torch.compile(torch.tanh, backend="simdev"), x)
+    assert result.device.type == "cuda"
+    torch.testing.assert_close(result, torch.tanh(x))
+    assert "triton_poi_fused_tanh" in code and "simdev" not in code
+
+
+@pytest.mark.parametrize("device", ["simdev", "cuda"])
+def test_explain_tells_of_triton_kernels(device: str) -> None:
+    from torch_simdev.compile.tools import explain
+
+    x = torch.randn(256, 256, device=device)
+    [kernel] = explain(lambda x: torch.exp(x) + torch.tanh(x))(x).kernels
+    assert kernel.name.startswith("triton_poi_fused") and "tl.load" in kernel.source
+    assert kernel.operators == ["aten.exp", "aten.tanh", "aten.add"]
+    assert (kernel.bytes_moved, kernel.eager_bytes) == (2 * x.nbytes, 7 * x.nbytes)
+
+
+def test_profiler_and_bisect_work_on_the_gpu() -> None:
+    from torch_simdev.compile.tools import Profiler, bisect
+
+    x = torch.randn(1000, 1000, device="simdev")
+    profiler = Profiler()
+    compiled = torch.compile(lambda x: (x @ x).sin(), backend=profiler)
+    for _ in range(2):
+        compiled(x)
+    times = {time.operator: time for time in profiler.times()}
+    assert times["aten.mm.default"].calls == 2 and times["aten.mm.default"].milliseconds > 0
+    assert bisect(torch.sin, x[:10].clone()).culprit is None

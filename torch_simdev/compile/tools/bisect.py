@@ -132,10 +132,11 @@ def bisect(
     """
     compare = functools.partial(torch.testing.assert_close, atol=atol, rtol=rtol)
     reference = _run(function, args)
-    on_accelerator = any(tensor.device.type != "cpu" for tensor in _tensors((function, args)))
+    accelerators = [tensor.device for tensor in _tensors((function, args)) if tensor.device.type != "cpu"]
+    on_accelerator = bool(accelerators)
     host, host_error, draws = None, "", False
     if on_accelerator:
-        draws = _draws_random_numbers(function, args)
+        draws = _draws_random_numbers(function, args, accelerators[0])
         try:
             host = _run(function, args, on_cpu=True)
         except Exception as error:
@@ -179,8 +180,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return tensors
 
 
-def _draws_random_numbers(function: Function, args: Sequence[Any]) -> bool:
-    state = lambda: torch.get_device_module().get_rng_state()
+def _draws_random_numbers(function: Function, args: Sequence[Any], device: torch.device) -> bool:
+    state = lambda: torch.get_device_module(device).get_rng_state(device)
     torch.manual_seed(0)
     before = state()
     _forward_and_backward(*_copies(function, args, on_cpu=False))

@@ -161,6 +161,7 @@ class _Recorder(GraphTool):
         super().__init__("simdev")
         self.graphs: list[GraphExplanation] = []
         self._eager: dict[tuple[Any, ...], int] = {}  # bytes of the operators that no kernel has begun
+        self._order: dict[tuple[Any, ...], int] = {}  # of operators in the graph
         self._backward = False
 
     def at_aten(self, graph: Graph) -> None:
@@ -171,6 +172,7 @@ class _Recorder(GraphTool):
             if (key := self._operator(node)) is not None:
                 operators.setdefault(key, []).append(node)
         self._eager = {key: sum(bytes_moved(nodes)) for key, nodes in operators.items()}
+        self._order = {key: position for position, key in enumerate(operators)}
 
     def _operator(self, node: torch.fx.Node) -> tuple[Any, ...] | None:
         """Which call of an operator in eager a node is a part of; None for views, and for what eager does not do."""
@@ -215,7 +217,8 @@ class _Recorder(GraphTool):
             node for entry in schedule if isinstance(entry, BaseSchedulerNode) for node in entry.get_nodes()
         ]
         origins = [origin for node in nodes for origin in getattr(node.node, "origins", ())]
-        keys = dict.fromkeys(key for origin in origins if (key := self._operator(origin)) is not None)
+        found = {key for origin in origins if (key := self._operator(origin)) is not None}
+        keys = sorted(found, key=lambda key: self._order.get(key, -1))
         read, written = _accesses(nodes, reads=True), _accesses(nodes, reads=False)
         self.graphs[-1].kernels.append(
             KernelExplanation(

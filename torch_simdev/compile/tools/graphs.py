@@ -91,6 +91,10 @@ class GraphTool:
         self.backend = backend
         self._number = 0
 
+    @property
+    def _dynamo_backend_init(self) -> Callable[[], None] | None:
+        return getattr(lookup_backend(self.backend), "_dynamo_backend_init", None)
+
     def at_dynamo(self, graph: Graph) -> None:
         """Called with each of Dynamo's graphs; may change the module in place."""
 

@@ -29,5 +29,5 @@ def torchscript(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
     from torch._functorch.compilers import ts_compile
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit goes on to work
+        warnings.simplefilter("ignore")  # of its end, and of annotations in GraphModule
         return ts_compile(torch.fx.GraphModule(gm, gm.graph), example_inputs)  # it cannot script lazy modules

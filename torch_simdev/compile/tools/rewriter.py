@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
 
 from .graphs import Graph, GraphTool, operator_name
@@ -99,11 +100,20 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _update_example(node: torch.fx.Node, replaced: str) -> None:
     """Gives a node the example result of its new operator; the next stations go by it."""
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
+    example = lambda source: source.meta.get("val")
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), example)
     old = node.meta["val"]
-    with old.fake_mode:
+    with detect_fake_mode((old, args, kwargs)):
         new = node.target(*args, **kwargs)
-    kind = lambda value: (tuple(value.shape), value.dtype, value.device)
-    if kind(new) != kind(old):
-        raise ValueError(f"{operator_name(node)} returns {kind(new)} where {replaced} returned {kind(old)}")
+    if _kinds(new) != _kinds(old):
+        raise ValueError(
+            f"{operator_name(node)} returns {_kinds(new)} where {replaced} returned {_kinds(old)}"
+        )
     node.meta["val"] = new
+
+
+def _kinds(value: Any) -> list[Any]:
+    return [
+        (tuple(leaf.shape), leaf.dtype, leaf.device) if isinstance(leaf, torch.Tensor) else type(leaf)
+        for leaf in pytree.tree_leaves(value)
+    ]
