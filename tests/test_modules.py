@@ -48,12 +48,15 @@ def test_optimizer(name: str, index: int, flags: dict[str, bool]) -> None:
             for k, v in config.kwargs.items()
         }
         kwargs.update(flags)
-        if kwargs.get("differentiable"):
+        differentiable = kwargs.get("differentiable", False)
+        if differentiable:
             kwargs.pop("foreach", None)
         torch.manual_seed(0)
         shapes = [(4, 3), (3, 4)] if name == "Muon" else [(4, 3), (3,), ()]
         values = [torch.randn(shape) for shape in shapes]
-        parameters = [v.to(device).requires_grad_() for v in values]
+        leaves = [v.to(device).requires_grad_() for v in values]
+        # Differentiable steps are recorded, which leaves forbid.
+        parameters = [leaf.clone() for leaf in leaves] if differentiable else leaves
         cls = info.optim_cls
         try:
             optimizer = cls(parameters, **kwargs)
@@ -65,11 +68,12 @@ def test_optimizer(name: str, index: int, flags: dict[str, bool]) -> None:
                 def closure() -> torch.Tensor:
                     return sum((p.detach() ** 2).sum() for p in parameters)  # noqa: B023
 
-                with torch.no_grad():
+                with torch.set_grad_enabled(differentiable):
                     optimizer.step(closure if info.step_requires_closure else None)
+            grads = torch.autograd.grad([p.sum() for p in parameters], leaves) if differentiable else ()
         except (RuntimeError, ValueError, NotImplementedError) as error:
             if device == "cpu":
                 pytest.skip(f"the CPU refuses: {error}")
             raise
-        results.append([p.detach() for p in parameters])
+        results.append([*(p.detach() for p in parameters), *grads])
     check_same(results[1], results[0], rtol=1e-4, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.compare import check_same, to_device
+from tests.conformance.compare import check_same, recorded_warnings, to_device
 
 DEV = "simdev"
 DTYPES = [
@@ -465,3 +466,41 @@ def test_lazy_import_state_is_untouched_for_cpu_tensors() -> None:
     w = torch.ones(4, 4, requires_grad=True)
     (w @ w).sum().backward()
     assert w.grad is not None and w.grad.sum().item() == 128.0
+
+
+def test_quantized_tensors_are_refused() -> None:
+    x = torch.ones(2, 3)
+    refusal = pytest.raises(NotImplementedError, match="no quantized tensors on simdev")
+    with refusal:
+        torch.quantize_per_tensor(x.to(DEV), 0.1, 0, torch.qint8)
+    with refusal:
+        torch.quantize_per_channel(
+            x.to(DEV), torch.ones(2, device=DEV), torch.zeros(2, device=DEV), 0, torch.qint8
+        )
+    with refusal:
+        torch.empty(3, dtype=torch.quint8, device=DEV)
+    with pytest.warns(UserWarning, match="quantized"), refusal:
+        torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).to(DEV)
+    check_same(
+        torch.fake_quantize_per_tensor_affine(x.to(DEV), 0.3, 0, -8, 7),
+        torch.fake_quantize_per_tensor_affine(x, 0.3, 0, -8, 7),
+    )
+
+
+def test_warnings_of_kernels_reach_the_host() -> None:
+    boundaries, x = torch.arange(8.0, device=DEV).view(2, 4).t(), torch.ones(4, 2, device=DEV)
+    with recorded_warnings() as seen:
+        torch.searchsorted(boundaries, x)
+        torch.simdev.synchronize()
+    assert any("boundary tensor is non-contiguous" in warning for warning in seen)
+
+
+def test_losses_warn_of_nothing_and_results_follow_their_inputs() -> None:
+    x = torch.randn(4, 3).t()
+    d = x.to(DEV)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for loss in (torch.nn.functional.mse_loss, torch.nn.functional.smooth_l1_loss):
+            check_same(loss(d, d * 2), loss(x, x * 2))
+    for function in (torch.logical_and, torch.complex, torch.polar, torch.floor_divide):
+        check_same(function(d, d), function(x, x))

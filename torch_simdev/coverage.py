@@ -34,7 +34,8 @@ _STUBS = {
     "aten::_fused_sdp_choice",
 }
 _KEY = "PrivateUse1"
-_OTHER_KEYS = ("CUDA", "SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU", "NestedTensorCPU")
+SPARSE = "how many elements a sparse tensor has depends on data"
+_OTHER_KEYS = ("CUDA", "SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU")
 _COMPOSITE_KEYS = (
     "CompositeExplicitAutogradNonFunctional",
     "CompositeExplicitAutograd",
@@ -57,14 +58,15 @@ def coverage() -> list[Served]:
     return [_served(name, boxed) for name in names]
 
 
-def _served(name: str, boxed: dict[str, bool]) -> Served:
+def _served(name: str, boxed: dict[str, str]) -> Served:
     def has(key: str) -> bool:
         return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
     if name in _STUBS:
         return Served(name, "stub", "")
-    if name in boxed:
-        return Served(name, "host fallback", _why_host(name)) if boxed[name] else Served(name, "launched", "")
+    if tier := boxed.get(name):
+        reasons = {"launched": "", "refused": "makes a quantized tensor", "host fallback": _why_host(name)}
+        return Served(name, tier, reasons[tier])
     if has(_KEY):
         return Served(name, "native", "")
     for key in _COMPOSITE_KEYS:
@@ -72,11 +74,9 @@ def _served(name: str, boxed: dict[str, bool]) -> Served:
             return Served(name, "composite", key)
     if has("CPU"):
         return Served(name, "refused", "returns a view")
-    keys = [
-        key
-        for key in ("CUDA", "SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU", "NestedTensorCPU")
-        if has(key)
-    ]
+    if has("NestedTensorPrivateUse1"):
+        return Served(name, "composite", "ATen's kernel for nested tensors")
+    keys = [key for key in _OTHER_KEYS if has(key)]
     return Served(name, "refused", f"only for {', '.join(keys)}" if keys else "no CPU kernel")
 
 
@@ -86,6 +86,8 @@ def _why_host(name: str) -> str:
     tags = {str(tag).rpartition(".")[2] for tag in op.tags}
     if tags & {"data_dependent_output", "dynamic_output_shape"}:
         return "the result's shape or value depends on data"
+    if name.startswith("aten::_to_sparse") or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"):
+        return SPARSE
     if any("Tensor" not in str(result.type) for result in op._schema.returns):
         return "returns a number to the host"
     if "linalg" in name or any(

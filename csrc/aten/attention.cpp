@@ -59,7 +59,7 @@ int64_t chooseBackend(
     bool isCausal,
     std::optional<double> scale,
     bool enableGqa) {
-  if (activeDelegate() != nullptr) {
+  if (activeDelegate() != nullptr && !query.is_nested()) {
     return chooseInlineAttention(query, key, value, mask, dropout, isCausal, scale, enableGqa);
   }
   const at::Context& context = at::globalContext();
@@ -177,19 +177,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fusedAttentionBackwar
   return {gradients[0], gradients[1], gradients[2], at::Tensor()};
 }
 
-// nn.TransformerEncoder asks whether a padding mask fits a nested tensor before it converts to one.  Nested tensors of the
-// strided layout do not exist on this device, so that none fits, and it goes on with the padded batch.
-bool nestedTensorFromMaskLeftAligned(const at::Tensor& /*self*/, const at::Tensor& /*mask*/) {
-  return false;
-}
-
 } // namespace
+
+TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
+  m.impl("_fused_sdp_choice", TORCH_FN(chooseBackend));
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_fused_sdp_choice", TORCH_FN(chooseBackend));
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(fusedAttentionBackward));
-  m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nestedTensorFromMaskLeftAligned));
 }
 
 } // namespace simdev

@@ -102,6 +102,9 @@ void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::
       if (!arguments[i].isTensor()) {
         continue;
       }
+      if (arguments[i].toTensor().defined() && arguments[i].toTensor().requires_grad()) {
+        kernelStack[i].toTensor().set_requires_grad(true); // sparse kernels save more for backward then
+      }
       if (isSparse(arguments[i].toTensor())) {
         if (plan.arguments[i].isWritten) {
           hostOuts.emplace_back(i, kernelStack[i].toTensor());

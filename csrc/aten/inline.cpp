@@ -414,6 +414,8 @@ constexpr std::string_view kOurs[] = {
     "aten::_copy_from_and_resize",
     "aten::_efficientzerotensor",
     "aten::_fused_sdp_choice",
+    "aten::_nested_from_padded",
+    "aten::_nested_tensor_from_mask",
     "aten::_nested_tensor_from_mask_left_aligned",
 };
 template <size_t N>

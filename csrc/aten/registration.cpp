@@ -6,6 +6,7 @@
 
 #include "aten/fallback.h"
 #include "aten/launched.h"
+#include "aten/nested.h"
 #include "aten/placement.h"
 
 #include <ATen/core/enum_tag.h>
@@ -19,8 +20,10 @@ namespace simdev {
 
 namespace {
 
-// LAPACK: iterative, serial, and the host must see its `info` to raise the error.
+// LAPACK: iterative, serial, and the host must see its `info` to raise the error.  And how many elements a sparse tensor has
+// is known when they have been counted.
 constexpr std::string_view kHostOnlyPrefixes[] = {
+    "aten::_to_sparse",
     "aten::_linalg_",
     "aten::linalg_",
     "aten::cholesky",
@@ -63,6 +66,7 @@ constexpr std::string_view kLearned[] = {
     "aten::_transform_bias_rescale_qkv",
     "aten::fake_quantize_per_channel_affine_cachemask",
     "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::floor_divide",
     "aten::fractional_max_pool3d_backward",
     "aten::glu_backward_jvp",
     "aten::glu_jvp",
@@ -70,10 +74,15 @@ constexpr std::string_view kLearned[] = {
     "aten::multi_margin_loss_backward",
     "aten::multilabel_margin_loss_backward",
     "aten::native_channel_shuffle",
+    "aten::native_dropout_backward",
     "aten::reflection_pad2d",
     "aten::reflection_pad2d_backward",
     "aten::_embedding_bag",
     "aten::_embedding_bag_forward_only",
+    "aten::_histogramdd_bin_edges",
+    "aten::_histogramdd_from_bin_cts",
+    "aten::_histogramdd_from_bin_tensors",
+    "aten::histogram",
     "aten::_fft_r2c",
     "aten::_fft_c2r",
     "aten::_fft_c2c",
@@ -100,6 +109,19 @@ constexpr std::string_view kComputeBound[] = {
     "aten::_cdist_backward",
     "aten::grid_sampler_2d",
     "aten::grid_sampler_3d",
+};
+
+// Their shape functions give the result two shapes one after the other, and the out= overload warns of that.
+constexpr std::string_view kReshapesResult[] = {"aten::mse_loss", "aten::smooth_l1_loss"};
+
+constexpr std::string_view kMakesQuantized[] = {
+    "aten::_empty_affine_quantized",
+    "aten::_empty_per_channel_affine_quantized",
+    "aten::_make_per_channel_quantized_tensor",
+    "aten::_make_per_tensor_quantized_tensor",
+    "aten::quantize_per_channel",
+    "aten::quantize_per_tensor",
+    "aten::quantize_per_tensor_dynamic",
 };
 
 constexpr std::string_view kResizesSilently[] = {
@@ -154,14 +176,15 @@ bool isServedByBoxedKernel(const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(DispatchKey::Autograd);
 }
 
-std::map<std::string, bool>& boxed() {
-  static auto* operators = new std::map<std::string, bool>;
+std::map<std::string, const char*>& boxed() {
+  static auto* operators = new std::map<std::string, const char*>;
   return *operators;
 }
 
-// ATen defines it by a C++ shape function and an out= kernel.
+// ATen defines it by a C++ shape function and an out= kernel, and that is how it is run.
 bool isStructured(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+         !contains(kReshapesResult, op.operator_name().name);
 }
 
 bool alwaysRunsOnHost(const OperatorPlan& plan) {
@@ -174,6 +197,18 @@ bool alwaysRunsOnHost(const OperatorPlan& plan) {
   return plan.hostOnly || !plan.returnsOnlyTensors || dataDependent || !inferable;
 }
 
+void refuseQuantized(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet /*keys*/,
+    torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false,
+      "'",
+      c10::toString(op.operator_name()),
+      "': there are no quantized tensors on simdev. Quantize on the CPU, or use the fake_quantize "
+      "operators.");
+}
+
 // Serves an operator's dense tensors, unless it has a kernel of ours or is a composition.
 void registerDenseKernel(torch::Library& library, const c10::OperatorHandle& op) {
   if (!isServedByBoxedKernel(op)) {
@@ -183,7 +218,12 @@ void registerDenseKernel(torch::Library& library, const c10::OperatorHandle& op)
   if (plan->isView) {
     return;
   }
-  boxed()[plan->name] = alwaysRunsOnHost(*plan);
+  if (contains(kMakesQuantized, op.operator_name().name)) {
+    boxed()[plan->name] = "refused";
+    library.impl(plan->name, torch::CppFunction::makeFromBoxedFunction<&refuseQuantized>());
+    return;
+  }
+  boxed()[plan->name] = alwaysRunsOnHost(*plan) ? "host fallback" : "launched";
   library.impl(
       plan->name,
       isStructured(op) ? torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>())
@@ -201,13 +241,16 @@ void registerSparseKernel(
   }
   auto plan = makePlan(op);
   if (!plan->isView) {
+    if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+      boxed()[plan->name] = "host fallback";
+    }
     library.impl(plan->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<SparseKernel>(plan)));
   }
 }
 
 } // namespace
 
-const std::map<std::string, bool>& boxedOperators() {
+const std::map<std::string, const char*>& boxedOperators() {
   return boxed();
 }
 
@@ -220,6 +263,7 @@ void registerBoxedKernels() {
   torch::Library* const dense = implement("aten", DispatchKey::PrivateUse1);
   torch::Library* const sparse = implement("aten", DispatchKey::SparsePrivateUse1);
   torch::Library* const compressed = implement("aten", DispatchKey::SparseCsrPrivateUse1);
+  torch::Library* const nested = implement("aten", DispatchKey::NestedTensorPrivateUse1);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
@@ -227,10 +271,13 @@ void registerBoxedKernels() {
       registerDenseKernel(*dense, *op);
       registerSparseKernel(*sparse, *op, DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1);
       registerSparseKernel(*compressed, *op, DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1);
+      registerNestedKernel(*nested, *op);
     }
   }
   implement("_", DispatchKey::PrivateUse1)
       ->fallback(torch::CppFunction::makeFromBoxedFunction<&unregisteredOperator>());
+  implement("_", DispatchKey::QuantizedPrivateUse1)
+      ->fallback(torch::CppFunction::makeFromBoxedFunction<&refuseQuantized>());
 }
 
 } // namespace simdev

@@ -9,7 +9,7 @@ namespace simdev {
 // Called once when the extension is loaded, after the static registrations of this directory.
 void registerBoxedKernels();
 
-// The operators that got a boxed kernel: true for those that always run on the host.
-const std::map<std::string, bool>& boxedOperators();
+// The operators that got a boxed kernel, and how it serves them: "launched", "host fallback" or "refused".
+const std::map<std::string, const char*>& boxedOperators();
 
 } // namespace simdev

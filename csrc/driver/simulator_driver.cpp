@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -50,7 +51,44 @@ std::string describe(simError_t error) {
   throw c10::AcceleratorError({call, __FILE__, __LINE__}, static_cast<int32_t>(error), std::move(text));
 }
 
+// What ATen's kernels warn of on a stream's worker is said by the host's next call, as their errors are: only
+// there does Python hear it.
+class TaskWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(warning);
+    any_.store(true, std::memory_order_relaxed);
+  }
+
+  void report() {
+    if (C10_LIKELY(!any_.load(std::memory_order_relaxed))) {
+      return;
+    }
+    std::vector<c10::Warning> warnings;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      warnings.swap(kept_);
+      any_.store(false, std::memory_order_relaxed);
+    }
+    for (const c10::Warning& warning : warnings) {
+      c10::warn(warning);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::Warning> kept_;
+  std::atomic<bool> any_{false};
+};
+
+TaskWarnings& taskWarnings() {
+  static auto* const warnings = new TaskWarnings; // workers may outlive static objects
+  return *warnings;
+}
+
 inline void check(simError_t error, const char* call) {
+  taskWarnings().report();
   if (C10_UNLIKELY(error != simSuccess)) {
     raise(error, call);
   }
@@ -105,6 +143,7 @@ simEvent_t toEvent(EventHandle event) {
 }
 
 void runTask(void* data) {
+  const c10::WarningUtils::WarningHandlerGuard guard(&taskWarnings());
   try {
     static_cast<Task*>(data)->run();
   } catch (const std::exception& error) {

@@ -5,7 +5,9 @@ Used by the tests (a slice) and by the full sweep (``python -m tests.conformance
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +29,7 @@ def to_device(tensor: torch.Tensor, device: str = DEVICE) -> torch.Tensor:
     if tensor.is_meta:
         return tensor
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+        return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
     plain = tensor.detach()
     if conj := plain.is_conj():
         plain = plain.conj()
@@ -103,10 +105,14 @@ def check_same(
                 assert a == e or (a != a and e != e) or abs(a - e) < 1e-3, f"{where}{a} instead of {e}"
             continue
         assert a.device.type == DEVICE, f"{where}on {a.device}"
-        for name in ("dtype", "shape", "layout"):
+        for name in ("dtype", "layout", "is_nested"):
             got, want = getattr(a, name), getattr(e, name)
             assert got == want, f"{where}{name} {got} instead of {want}"
-        if e.layout == torch.strided and not e.is_nested:
+        if e.is_nested:
+            check_same(a.unbind(), e.unbind(), values=values, strides=strides, **tolerance)
+            continue
+        assert a.shape == e.shape, f"{where}shape {a.shape} instead of {e.shape}"
+        if e.layout == torch.strided:
             if strides and e.numel() > 1:
                 squeezed_a = [s for s, n in zip(a.stride(), a.shape) if n > 1]
                 squeezed_e = [s for s, n in zip(e.stride(), e.shape) if n > 1]
@@ -121,6 +127,21 @@ def check_same(
             )
 
 
+@contextlib.contextmanager
+def recorded_warnings() -> Iterator[set[str]]:
+    """What is warned of in the block, as category and text, and also what PyTorch warns of once only."""
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    seen: set[str] = set()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield seen
+    finally:
+        torch.set_warn_always(always)
+    seen.update(f"{w.category.__name__}: {w.message}" for w in caught)
+
+
 def gradients(
     function: Callable[..., Any], args: Any, kwargs: Any, cotangents: list[torch.Tensor] | None
 ) -> Any:
@@ -131,6 +152,7 @@ def gradients(
     outputs = function(*args, **kwargs)
     inputs = [t for t in tensors((args, kwargs)) if t.requires_grad]
     roots = [t for t in tensors(outputs) if t.requires_grad and (t.is_floating_point() or t.is_complex())]
+    roots = [t.clone().values() if t.is_nested else t for t in roots]
     if not inputs or not roots:
         return outputs, None, None
     if cotangents is None:

@@ -28,18 +28,34 @@ def _stretch(tree: Any) -> Any:
     return tree_map(one, tree)
 
 
-def check_strides(op: Any, dtype: torch.dtype = torch.float32, count: int = 2) -> None:
-    """Inputs with gaps and offsets."""
-    if op.name in RANDOM | UNDETERMINED:
+def _permute(tree: Any) -> Any:
+    """Every tensor replaced by an equal one whose elements lie in the opposite order of dimensions."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided:
+            return leaf
+        order = list(reversed(range(leaf.dim())))
+        return leaf.detach().permute(order).contiguous().permute(order)
+
+    return tree_map(one, tree)
+
+
+def check_strides(op: Any, dtype: torch.dtype = torch.float32, count: int = 8) -> None:
+    """Inputs with gaps and offsets, and inputs of another order of dimensions in memory."""
+    if op.name in UNDETERMINED:
         return
-    for args, kwargs in samples(op, dtype, count):
-        args, kwargs = _stretch((args, kwargs))
-        try:
-            expected = op.op(*copy_inputs(args), **copy_inputs(kwargs))
-        except _REFUSALS:
-            continue
-        dev_args, dev_kwargs = move_sample(op, (args, kwargs))
-        check_same(op.op(*dev_args, **dev_kwargs), expected, strides=False)
+    for sample in samples(op, dtype, count):
+        for change in (_stretch, _permute):
+            args, kwargs = change(sample)
+            try:
+                expected = op.op(*copy_inputs(args), **copy_inputs(kwargs))
+            except _REFUSALS:
+                continue
+            dev_args, dev_kwargs = move_sample(op, (args, kwargs))
+            try:
+                check_same(op.op(*dev_args, **dev_kwargs), expected, values=op.name not in RANDOM)
+            except AssertionError as error:
+                raise AssertionError(f"{change.__name__}: {error}") from error
 
 
 def check_inplace(op: Any, dtype: torch.dtype = torch.float32, count: int = 2) -> None:
