@@ -208,10 +208,10 @@ WORK: list[
     ("compiled, seed function", compiled_seed, 200, 1.05, 0.8, None),
     ("reduce-overhead, static input, to a graph's replay", reduce_overhead, 200, 1.05, 0.8, graph_replay),
     ("reduce-overhead, static input", reduce_overhead, 200, None, None, None),
-    ("BERT-base training, eager", lambda d: training_step("bert", d, False), 10, 1.05, 1.0, None),
-    ("ResNet-50 training, eager", lambda d: training_step("resnet", d, False), 10, 1.05, 1.0, None),
-    ("BERT-base training, compiled", lambda d: training_step("bert", d, True), 10, 1.05, 1.0, None),
-    ("ResNet-50 training, compiled", lambda d: training_step("resnet", d, True), 10, 1.05, 1.0, None),
+    ("BERT-base training, eager", lambda d: training_step("bert", d, False), 20, 1.05, 1.0, None),
+    ("ResNet-50 training, eager", lambda d: training_step("resnet", d, False), 20, 1.05, 1.0, None),
+    ("BERT-base training, compiled", lambda d: training_step("bert", d, True), 20, 1.05, 1.0, None),
+    ("ResNet-50 training, compiled", lambda d: training_step("resnet", d, True), 20, 1.05, 1.0, None),
 ]
 
 
