@@ -763,6 +763,7 @@ def test_stress_with_threads_streams_and_cross_thread_frees():
         worker.join(120)
     assert not errors
     assert not any(worker.is_alive() for worker in workers)
+    x = None  # there may be none left
     for x, value, ready in shared:
         ready.synchronize()
         check(x, value)

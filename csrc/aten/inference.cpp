@@ -7,6 +7,7 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/List.h>
 
+#include <algorithm>
 #include <bit>
 
 namespace simdev {
@@ -282,8 +283,12 @@ infer(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, InferenceF
     return nullptr;
   }
   failure = InferenceFailure::None;
-  // A resize warns, and must do so every time: never cached.
-  if (cacheable && inference->resized.empty()) {
+  // The Meta kernel warns when it resizes what has elements, and must do so every time.
+  const bool warns =
+      std::any_of(inference->resized.begin(), inference->resized.end(), [&](const auto& entry) {
+        return arguments[entry.first].toTensor().numel() != 0;
+      });
+  if (cacheable && !warns) {
     plan.inferences->insert(std::move(ownKey), inference);
   }
   return inference;
