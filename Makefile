@@ -32,6 +32,7 @@ conformance: build
 		$(PY) -m tests.conformance.sweep --dtype $$dtype $$samples --backward \
 			--out build/conformance/$$dtype.json || failed=1; \
 	done; [ -z "$$failed" ]
+	$(PY) -m tests.conformance.sweep --check compiled --out build/conformance/compiled.json
 	$(PY) -m pytest -q -m slow
 
 # Incremental: compiles what changed and returns within a second if nothing did.

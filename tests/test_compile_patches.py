@@ -52,6 +52,38 @@ def test_streams_inside_of_a_graph():
     assert torch.compile(function)(x).tolist() == [10.0] * 5
 
 
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_convolutions_keep_channels_last(dimensions, channels_last):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    convolution = getattr(F, f"conv{dimensions}d")
+
+    def strides(device: str) -> list[tuple[int, ...]]:
+        sizes = [6] * dimensions
+        x = torch.ones(2, 4, *sizes, device=device)
+        weight = torch.ones(8, 4, *[3] * dimensions, device=device, requires_grad=True)
+        if channels_last and dimensions > 1:
+            x = x.to(memory_format=torch.channels_last if dimensions == 2 else torch.channels_last_3d)
+        x.requires_grad_()
+        y = convolution(x, weight, padding=1)
+        assert y.device.type == device
+        return [t.stride() for t in (y, *torch.autograd.grad(y.sum(), (x, weight)))]
+
+    expected = strides("cpu")
+    assert strides("simdev") == expected
+    with FakeTensorMode():
+        assert strides("simdev") == expected
+
+
+def test_compiled_convolution_of_channels_last():
+    function = lambda x, w, v: F.conv2d(F.conv2d(x, w).relu(), v).flatten(1) * 2
+    tensors = torch.randn(2, 8, 9, 9), torch.randn(16, 8, 3, 3), torch.randn(8, 16, 1, 1)
+    on_device = [t.to(memory_format=torch.channels_last).to("simdev") for t in tensors]
+    actual = torch.compile(function)(*on_device)
+    torch.testing.assert_close(actual.cpu(), function(*tensors), atol=1e-3, rtol=1e-3)
+
+
 def test_flex_attention():
     from torch.nn.attention.flex_attention import flex_attention
 

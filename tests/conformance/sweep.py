@@ -200,6 +200,7 @@ def main() -> int:
         for subject in (options.dtype, options.check)
         if r["reason"] and (key, subject) in EXCEPTIONS
     }
+    known |= {key: r["reason"] for key, r in results.items() if "FailsOnTheCpuToo" in (r["reason"] or "")}
     failures = {key: r for key, r in results.items() if r["reason"] and key not in known}
     kinds = collections.Counter(
         r["reason"].split(": ", 2)[1].split(":")[0] if ": " in r["reason"] else r["reason"]

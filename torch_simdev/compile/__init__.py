@@ -54,6 +54,12 @@ def _initialise_backends() -> None:
     initialise_backends()
 
 
+def _format_convolutions() -> None:
+    from .patches import format_convolutions_as_the_kernels_do
+
+    format_convolutions_as_the_kernels_do()
+
+
 def _register_relabelling() -> None:
     from .relabel import install
 
@@ -68,6 +74,7 @@ def install() -> None:
             "torch._dynamo.eval_frame": _initialise_backends,
             "torch._dynamo.trace_rules": _register_trace_rules,
             "torch._inductor.compile_fx": _register_relabelling,
+            "torch._subclasses.fake_impls": _format_convolutions,
             "torch.nn.attention.flex_attention": _accept_flex_attention,
         }
     )

@@ -16,6 +16,7 @@ from torch._inductor.codegen.cpp import (
     CppKernel,
     CppKernelProxy,
     CppTile2DKernel,
+    CppTile2DOverrides,
     CppVecKernel,
     CppVecOverrides,
 )
@@ -83,6 +84,19 @@ class SimdevVecOverrides(CppVecOverrides):
 class SimdevKernel(_ReportsFailures, CppKernel):
     """One element at a time."""
 
+    def codegen_conditions(self, code: BracesBuffer, prefix: str | None = None, var: Any = None) -> bool:
+        # A scalar tail beside tiles has a loop of its own over a range that it covers wholly, so it must run in one
+        # step of the tiles' loop, the first.  Inductor sees to that for its own class alone, not for subclasses.
+        ranges = self.active_ranges  # type: ignore[has-type]
+        inner = dict(list(zip(self.itervars or (), self.ranges or ()))[1:])
+        self.active_ranges = {
+            v: (0, 1) if v in inner and bounds == (0, inner[v]) else bounds for v, bounds in ranges.items()
+        }
+        try:
+            return super().codegen_conditions(code, prefix, var)
+        finally:
+            self.active_ranges = ranges
+
 
 class SimdevVecKernel(_ReportsFailures, CppVecKernel):
     """A vector of elements at a time."""
@@ -90,10 +104,22 @@ class SimdevVecKernel(_ReportsFailures, CppVecKernel):
     overrides = SimdevVecOverrides
 
 
-class SimdevTile2DKernel(_ReportsFailures, CppTile2DKernel):
+class SimdevTile2DOverrides(SimdevVecOverrides, CppTile2DOverrides):
+    """The same, where an index may depend on the row inside of the tile."""
+
+
+class SimdevTile2DKernel(SimdevVecKernel, CppTile2DKernel):
     """A square of elements at a time, for transposing loads and stores."""
 
-    overrides = SimdevVecOverrides
+    overrides = SimdevTile2DOverrides
+
+    def transform_indexing(self, index: Any) -> Any:
+        """Returns the index of a row inside of the tile, from that of the tile's first row.
+
+        Inductor's atomic store transforms an index and then hands it to operators that transform it again, which
+        counted the row twice.
+        """
+        return index if index.has(self.inner_itervar()) else super().transform_indexing(index)
 
 
 class SimdevKernelProxy(CppKernelProxy):

@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 
+from .. import _C
 from .._utils import DEVICE_TYPE
 
 
@@ -89,6 +90,43 @@ def initialise_backends() -> None:
         return resolved
 
     eval_frame.get_compiler_fn = get_compiler_fn
+
+
+def format_convolutions_as_the_kernels_do() -> None:
+    """A fake convolution on a device that PyTorch does not know is contiguous, whatever its inputs are, and code
+    compiled for it would misread the results of kernels that keep channels last.  The device that runs simdev's
+    kernels is asked in its place.  Not in the table: fake tensors are also used without torch.compile, and this is
+    called when their module is imported.  Test: test_convolutions_keep_channels_last."""
+    from torch._subclasses import fake_impls
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+    from torch.utils._pytree import tree_map_only
+
+    aten = torch.ops.aten
+    operators = (aten.convolution, aten._convolution, aten.convolution_backward)
+    overloads = [getattr(operator, name) for operator in operators for name in operator.overloads()]
+    for overload in set(overloads) & fake_impls.op_implementations_dict.keys():
+        upstream = fake_impls.op_implementations_dict[overload]
+
+        def convolution(
+            fake_mode: FakeTensorMode,
+            func: Any,
+            *args: Any,
+            upstream: Callable[..., Any] = upstream,
+            **kwargs: Any,
+        ) -> Any:
+            device = args[0].fake_device if args else None
+            if device is None or device.type != DEVICE_TYPE:
+                return upstream(fake_mode, func, *args, **kwargs)
+            kernels = torch.device(_C._delegate_type() or "cpu")
+
+            def on(device: torch.device, tree: Any) -> Any:
+                with in_kernel_invocation_manager(fake_mode):
+                    return tree_map_only(FakeTensor, lambda t: FakeTensor(fake_mode, t, device), tree)
+
+            args, kwargs = on(kernels, (args, kwargs))
+            return on(device, upstream(fake_mode, func, *args, **kwargs))
+
+        fake_impls.op_implementations_dict[overload] = convolution
 
 
 def _device_type(x: Any) -> str | None:

@@ -1,0 +1,64 @@
+"""Kernels that torch.compile generates in the forms that are easy to get wrong: two-dimensional tiles and their tails.
+
+Each function compiles into a form of kernel that once computed something else than eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+pytestmark = pytest.mark.slow  # each compiles C++: run by `make conformance`
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def masked(y: Tensor) -> Tensor:
+    """Selections enough that a kernel does not vectorise its tails."""
+    return torch.where(y > 0.5, torch.where(y > 1, torch.where(y > 2, 1.0, 2.0), y), 0.0)
+
+
+def scatter_by_row(x: Tensor, y: Tensor) -> Tensor:
+    index = torch.arange(x.numel(), device=x.device).view(x.shape) // 2
+    return torch.zeros(x.numel(), device=x.device).index_put((index,), x + y.t(), accumulate=True)
+
+
+# A tile is transposed for y.t() and goes through an index that depends on its row, or through a scalar tail.
+TILED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "index_of_row": lambda x, y: x + y.t() * (torch.arange(x.shape[0], device=x.device) % 3).unsqueeze(1),
+    "scatter_by_row": scatter_by_row,
+    "sum_of_rows": lambda x, y: (x + y.t()).sum(1),
+    "sum_of_rows_with_scalar_tail": lambda x, y: (x + masked(y.t())).sum(1),
+    "sum_of_columns_with_scalar_tail": lambda x, y: (x + masked(y.t())).sum(0),
+    "scatter_with_scalar_tail": lambda x, y: scatter_by_row(x, masked(y)),
+}
+
+
+@pytest.mark.parametrize("name", TILED)
+@pytest.mark.parametrize("shape", [(18, 34), (33, 50)])
+def test_two_dimensional_tiles(name, shape):
+    x, y = torch.randn(shape), torch.randn(shape[::-1])
+    actual = torch.compile(TILED[name])(x.to("simdev"), y.to("simdev"))
+    torch.testing.assert_close(actual.cpu(), TILED[name](x, y), atol=1e-4, rtol=1e-4)
+
+
+def test_cross_entropy_over_the_channels_of_a_convolution():
+    x, weight = torch.randn(1, 8, 64), torch.randn(32, 8, 1)
+    target = torch.randint(0, 32, (64,))
+    loss = lambda x, w, t: F.cross_entropy(F.conv1d(x, w).transpose(1, 2).flatten(0, 1), t)
+    gradients = []
+    for function, device in ((loss, "cpu"), (torch.compile(loss), "simdev")):
+        leaves = [t.to(device).requires_grad_() for t in (x, weight)]
+        gradients.append(torch.autograd.grad(function(*leaves, target.to(device)), leaves))
+    for expected, actual in zip(*gradients):
+        torch.testing.assert_close(actual.cpu(), expected, atol=1e-5, rtol=1e-4)
