@@ -15,9 +15,34 @@
 // Virtual methods of c10's device guard that arrived after 2.11; overriding them there would not compile.
 #define SIMDEV_HAS_STREAM_IS_CAPTURING SIMDEV_TORCH_AT_LEAST(2, 12)
 // torch.accelerator.Graph, and the registry of its implementations, arrived after 2.11.
-#define SIMDEV_HAS_ACCELERATOR_GRAPH SIMDEV_TORCH_AT_LEAST(2, 12)
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+#include <ATen/core/GraphImplInterface.h>
+#define SIMDEV_HAS_ACCELERATOR_GRAPH 1
+#else
+#include <c10/core/Allocator.h>
+#define SIMDEV_HAS_ACCELERATOR_GRAPH 0
+#endif
 
 namespace simdev::compat {
+
+// Graphs, as torch.accelerator.Graph has them; earlier versions have our own Python class alone.
+#if SIMDEV_HAS_ACCELERATOR_GRAPH
+using at::GraphCaptureMode;
+using at::GraphImplInterface;
+#else
+enum class GraphCaptureMode : int8_t { Default, Global, ThreadLocal, Relaxed };
+struct GraphImplInterface {
+  virtual ~GraphImplInterface() = default;
+  virtual void capture_begin(c10::MempoolId_t pool, GraphCaptureMode mode) = 0;
+  virtual void capture_end() = 0;
+  virtual void instantiate() = 0;
+  virtual void replay() = 0;
+  virtual void reset() = 0;
+  virtual c10::MempoolId_t pool() const = 0;
+  virtual void enable_debug_mode() = 0;
+  virtual void debug_dump(const std::string& path) = 0;
+};
+#endif
 
 // c10::Error::what() carries a C++ backtrace where TORCH_SHOW_CPP_STACKTRACES asks for one; this never does.
 inline std::string message(const std::exception& error) {

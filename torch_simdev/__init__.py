@@ -23,7 +23,7 @@ from . import compat
 
 compat.check_torch()
 
-from . import _C, _utils, amp, compile, memory, random, streams
+from . import _C, _utils, amp, compile, graphs, memory, random, streams
 from ._utils import _get_device_index
 from .amp import get_amp_supported_dtype, is_bf16_supported
 from .backing import from_backing, to_backing
@@ -49,6 +49,7 @@ from .devices import (
     synchronize,
 )
 from .fallback import fallback_policy, fallbacks, get_fallback_policy, reset_fallbacks
+from .graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
 from .memory import *  # noqa: F403
 from .random import (
     _get_rng_state_offset,
@@ -95,4 +96,5 @@ def __getattr__(name: str) -> object:
 
 
 compat.register(__name__)
+_C._register_graphs()  # by the device's name
 compile.install()

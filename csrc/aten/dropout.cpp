@@ -47,8 +47,9 @@ MaskedTensor launchDropout(
          mask = backing(mask),
          keep,
          scale,
-         generator = kernelGenerator(state, device.index())]() mutable {
-          mask.bernoulli_(keep, generator);
+         state,
+         device]() mutable {
+          mask.bernoulli_(keep, kernelGenerator(state, device.index()));
           at::mul_out(output, self, mask).mul_(scale);
         });
     return {std::move(output), std::move(mask)};
@@ -64,8 +65,7 @@ MaskedTensor launchDropout(
       native::kernelOutput(output),
       static_cast<bool*>(native::kernelOutput(mask)),
       count,
-      state.seed,
-      state.offset / 4,
+      state,
       keep,
       scale};
   native::launchKernel(

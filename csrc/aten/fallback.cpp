@@ -88,13 +88,25 @@ c10::IValue toDevice(const c10::IValue& result, c10::Device device) {
   return result;
 }
 
+void waitForStream(const OperatorPlan& plan, StreamHandle stream) {
+  try {
+    driver().synchronizeStream(stream);
+  } catch (c10::Error& error) {
+    if (driver().captureInfo(stream).status != CaptureStatus::None) {
+      error.add_context(c10::str(plan.name, " runs on the host, which a graph cannot capture"));
+    }
+    throw;
+  }
+}
+
 // Waits for the stream, runs the kernel in this thread over backing tensors, and puts its results on the device.
 void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::Stack* stack) {
   const size_t count = plan.arguments.size();
   const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
-  driver().synchronizeStream(currentStreamHandle(device.index()));
+  waitForStream(plan, currentStreamHandle(device.index()));
 
   torch::jit::Stack kernelStack = kernelArguments(plan, arguments, device);
+  KernelGenerator(plan, arguments, device).place(kernelStack);
   std::vector<std::pair<size_t, at::Tensor>> hostOuts;
   {
     KernelDispatchGuard guard;

@@ -169,8 +169,10 @@ at::Generator InlineCall::argument(const at::Generator& generator) {
   if (generator.device().type() != kDeviceType) {
     return generator; // the delegate's kernel refuses it
   }
-  const at::Generator& delegates = generator.get<GeneratorImpl>()->delegate();
-  return delegates.defined() ? delegates : kernelGenerator(generator, generator.device(), /*increment=*/1);
+  GeneratorImpl& own = *generator.get<GeneratorImpl>();
+  const at::Generator& delegates = own.delegate();
+  return delegates.defined() ? delegates
+                             : kernelGenerator(own.reserve(/*increment=*/1), generator.device().index());
 }
 
 c10::Device InlineCall::argument(c10::Device device) {
@@ -262,7 +264,7 @@ void InlineCall::synchronize() const {
   const c10::Stream stream =
       delegate_.guard().getStream(delegate_.guardDevice(std::max<c10::DeviceIndex>(device_, 0)));
   const StreamHandle handle = delegate_.streamHandle(stream);
-  if (delegate_.captureStatus(handle) == CaptureStatus::None) {
+  if (delegate_.captureInfo(handle).status == CaptureStatus::None) {
     delegate_.synchronizeStream(handle);
   }
 }

@@ -30,12 +30,18 @@ class OperatorTask final : public Task {
       const OperatorPlan& plan,
       c10::DeviceIndex device,
       torch::jit::Stack arguments,
+      const KernelGenerator& generator,
       std::vector<at::Tensor> outputs)
-      : plan_(plan), device_(device), arguments_(std::move(arguments)), outputs_(std::move(outputs)) {}
+      : plan_(plan),
+        device_(device),
+        arguments_(std::move(arguments)),
+        generator_(generator),
+        outputs_(std::move(outputs)) {}
 
   void run() override {
     KernelScope scope(device_, isLarge(plan_, arguments_));
     torch::jit::Stack stack = arguments_; // a captured graph runs this again
+    generator_.place(stack);
     if (outputs_.empty()) {
       plan_.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &stack);
       return;
@@ -53,6 +59,7 @@ class OperatorTask final : public Task {
   const OperatorPlan& plan_; // plans live as long as the registrations that own them: for ever
   c10::DeviceIndex device_;
   torch::jit::Stack arguments_;
+  KernelGenerator generator_;
   std::vector<at::Tensor> outputs_;
 };
 
@@ -134,7 +141,11 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
   driver().launch(
       currentStreamHandle(device.index()),
       std::make_unique<OperatorTask>(
-          plan, device.index(), kernelArguments(plan, arguments, device), std::move(outputs)));
+          plan,
+          device.index(),
+          kernelArguments(plan, arguments, device),
+          KernelGenerator(plan, arguments, device),
+          std::move(outputs)));
   torch::jit::drop(*stack, count);
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));

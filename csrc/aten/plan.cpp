@@ -195,15 +195,9 @@ kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, 
         stack.emplace_back(std::move(list));
         break;
       }
-      case Kind::Generator: {
-        int64_t count = 1;
-        forEachTensor(plan, arguments, [&](const at::Tensor& tensor, bool) {
-          count = std::max(count, tensor.numel());
-        });
-        stack.emplace_back(
-            kernelGenerator(value.toOptional<at::Generator>(), device, static_cast<uint64_t>(count)));
+      case Kind::Generator:
+        stack.emplace_back(); // of KernelGenerator
         break;
-      }
       case Kind::Device:
         stack.push_back(value.isDevice() ? c10::IValue(kernelDevice(device)) : value);
         break;
@@ -213,6 +207,33 @@ kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, 
     }
   }
   return stack;
+}
+
+KernelGenerator::KernelGenerator(
+    const OperatorPlan& plan,
+    c10::ArrayRef<c10::IValue> arguments,
+    c10::Device device)
+    : index_(
+          std::ranges::find(
+              plan.arguments,
+              OperatorPlan::ArgumentKind::Generator,
+              &OperatorPlan::Argument::kind) -
+          plan.arguments.begin()),
+      device_(device.index()) {
+  if (index_ == plan.arguments.size()) {
+    return;
+  }
+  int64_t count = 1;
+  forEachTensor(
+      plan, arguments, [&](const at::Tensor& tensor, bool) { count = std::max(count, tensor.numel()); });
+  state_ = getGeneratorOrDefault(arguments[index_].toOptional<at::Generator>(), device_)
+               .reserve(static_cast<uint64_t>(count));
+}
+
+void KernelGenerator::place(torch::jit::Stack& kernelArguments) const {
+  if (index_ < kernelArguments.size()) {
+    kernelArguments[index_] = kernelGenerator(state_, device_);
+  }
 }
 
 bool isLarge(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {

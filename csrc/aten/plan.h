@@ -4,6 +4,8 @@
 // in registration.cpp that a schema cannot tell.
 #pragma once
 
+#include "runtime/philox_state.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
@@ -58,9 +60,24 @@ struct OperatorPlan {
 // Throws what CUDA throws when tensors are on several devices.
 c10::Device operatorDevice(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);
 
-// The arguments as its kernel sees them: backing tensors, a generator for the kernel, the kernel's device.
+// The arguments as its kernel sees them: backing tensors, the kernel's device, and None for a generator, in whose place
+// KernelGenerator puts one when the kernel runs.
 torch::jit::Stack
 kernelArguments(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
+
+// The generator argument of one call, if the operator has one.  What the call draws is settled when it is made; the kernel's
+// generator is made anew whenever the kernel runs, since that is a stateful object and a captured graph runs it again.
+class KernelGenerator {
+ public:
+  // Takes a number for each element of the largest tensor.
+  KernelGenerator(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, c10::Device device);
+  void place(torch::jit::Stack& kernelArguments) const;
+
+ private:
+  size_t index_; // the number of arguments for none
+  c10::DeviceIndex device_;
+  PhiloxState state_;
+};
 
 // Whether the kernel has enough to do for more than one thread (kernel_scope.h).
 bool isLarge(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments);

@@ -29,20 +29,21 @@
 namespace simdev {
 
 at::Generator kernelGenerator(const PhiloxState& state, c10::DeviceIndex index) {
+  const PhiloxPosition start = native::positionOf(state);
   const c10::DeviceType type = driver().kernelDeviceType();
   if (type != c10::DeviceType::CPU) {
     at::Generator generator = at::globalContext().getAcceleratorHooksInterface(type).getNewGenerator(index);
-    generator.set_current_seed(state.seed);
-    generator.set_offset(state.offset);
+    generator.set_current_seed(start.seed);
+    generator.set_offset(start.offset);
     return generator;
   }
   // A seed would keep only 32 bits of what tells one call from another, so the whole state is filled.  The subsequence is
   // one that no native kernel uses.
   constexpr uint32_t kSubsequence = 0x7473776D;
   uint32_t words[at::MERSENNE_STATE_N];
-  native::philox(state.seed, state.offset / 4, kSubsequence, words);
+  native::philox(start.seed, start.offset / 4, kSubsequence, words);
   at::mt19937_data_pod data{};
-  data.seed_ = state.seed;
+  data.seed_ = start.seed;
   data.left_ = 1; // the next number starts a new round
   data.seeded_ = true;
   std::copy(std::begin(words), std::end(words), data.state_.begin());
@@ -51,11 +52,6 @@ at::Generator kernelGenerator(const PhiloxState& state, c10::DeviceIndex index) 
   auto generator = at::make_generator<at::CPUGeneratorImpl>();
   generator.get<at::CPUGeneratorImpl>()->set_engine(engine);
   return generator;
-}
-
-at::Generator
-kernelGenerator(const std::optional<at::Generator>& generator, c10::Device device, uint64_t increment) {
-  return kernelGenerator(getGeneratorOrDefault(generator, device.index()).reserve(increment), device.index());
 }
 
 namespace {
@@ -150,8 +146,7 @@ void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& gene
         static_cast<const float*>(
             draw.probabilities.defined() ? native::kernelInput(draw.probabilities) : nullptr),
         count,
-        state.seed,
-        state.offset / 4,
+        state,
         draw.a,
         draw.b,
         draw.base,
@@ -164,12 +159,9 @@ void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& gene
         arguments);
   } else {
     draw.probabilities = backing(draw.probabilities);
-    launch(
-        device,
-        name,
-        [draw = std::move(draw),
-         output = backing(target),
-         generator = kernelGenerator(state, device.index())] { drawWithAten(draw, output, generator); });
+    launch(device, name, [draw = std::move(draw), output = backing(target), state, device] {
+      drawWithAten(draw, output, kernelGenerator(state, device.index()));
+    });
   }
   if (!target.is_same(self)) {
     self.copy_(target);
@@ -385,9 +377,9 @@ void launchSampling(
       name,
       output,
       [run = std::move(run),
-       kernelGenerator = kernelGenerator(generator, output.device(), static_cast<uint64_t>(output.numel()))] {
-        return run(kernelGenerator);
-      });
+       state = getGeneratorOrDefault(generator, output.device().index())
+                   .reserve(static_cast<uint64_t>(output.numel())),
+       index = output.device().index()] { return run(kernelGenerator(state, index)); });
 }
 
 // The next two have no Meta kernel.

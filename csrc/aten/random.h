@@ -10,16 +10,11 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <optional>
 
 namespace simdev {
 
-// A fresh generator of the kernels' device type, its whole state a function of `state`.
+// A fresh generator of the kernels' device type, its whole state a function of `state`.  To be called by the work itself
+// when it runs on the device: a captured graph runs it again, and draws other numbers.
 at::Generator kernelGenerator(const PhiloxState& state, c10::DeviceIndex index);
-
-// The generator to hand to an ATen kernel in place of the operator's generator argument.  Takes `increment` numbers from
-// `generator`, or from the device's default generator.  Throws unless `generator` is one of `device`'s.
-at::Generator
-kernelGenerator(const std::optional<at::Generator>& generator, c10::Device device, uint64_t increment);
 
 } // namespace simdev

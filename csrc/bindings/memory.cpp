@@ -303,11 +303,6 @@ py::dict hostMemoryStats() {
 
 // --- Private pools ------------------------------------------------------------------------------------------------
 
-c10::MempoolId_t newPoolId() {
-  static std::atomic<c10::CaptureId_t> next{1};
-  return {0, next++};
-}
-
 void beginAllocateCurrentThreadToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   allocator().beginAllocateToPool(device, pool, [thread = std::this_thread::get_id()](StreamHandle) {
     return std::this_thread::get_id() == thread;
@@ -362,7 +357,6 @@ void initMemoryBindings(py::module_& m) {
           hostAllocator().reset_peak_stats();
         }));
 
-  m.def("_new_pool_id", &newPoolId);
   m.def("_retain_pool", wrap_pybind_function_no_gil([](c10::DeviceIndex device, c10::MempoolId_t pool) {
           allocator().retainPool(device, pool);
         }));

@@ -8,4 +8,5 @@ PYBIND11_MODULE(_C, m) {
   simdev::initOperatorBindings(m);
   simdev::initCompileBindings(m);
   simdev::initDelegateBindings(m);
+  simdev::initGraphBindings(m);
 }

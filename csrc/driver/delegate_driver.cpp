@@ -38,8 +38,7 @@ at::Tensor bytesAt(const void* pointer, size_t bytes, c10::Device device) {
 }
 
 [[noreturn]] void unsupported(const char* what) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "simdev: ", what, " is not the driver's here: use torch.accelerator.Graph");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "simdev: ", what, " is not the driver's here: use torch.simdev.Graph");
 }
 
 } // namespace
@@ -265,11 +264,11 @@ void DelegateDriver::launchKernel(
 
 // --- Graphs -------------------------------------------------------------------------------------------------------
 
-CaptureStatus DelegateDriver::captureStatus(StreamHandle stream) {
+CaptureInfo DelegateDriver::captureInfo(StreamHandle stream) {
 #if SIMDEV_HAS_STREAM_IS_CAPTURING
-  return guard().isStreamCapturing(toStream(stream)) ? CaptureStatus::Active : CaptureStatus::None;
+  return {guard().isStreamCapturing(toStream(stream)) ? CaptureStatus::Active : CaptureStatus::None};
 #else
-  return CaptureStatus::None;
+  return {};
 #endif
 }
 
@@ -283,6 +282,9 @@ GraphExecHandle DelegateDriver::instantiateGraph(GraphHandle) {
   unsupported("a graph");
 }
 void DelegateDriver::launchGraph(GraphExecHandle, StreamHandle) {
+  unsupported("a graph");
+}
+size_t DelegateDriver::graphNodeCount(GraphHandle) {
   unsupported("a graph");
 }
 void DelegateDriver::dumpGraph(GraphHandle, const std::string&) {

@@ -103,7 +103,8 @@ class DelegateDriver : public Driver {
   // Graphs are the delegate's own (csrc/runtime/delegate.cpp).
   void beginCapture(StreamHandle stream) override;
   GraphHandle endCapture(StreamHandle stream) override;
-  CaptureStatus captureStatus(StreamHandle stream) override;
+  CaptureInfo captureInfo(StreamHandle stream) override;
+  size_t graphNodeCount(GraphHandle graph) override;
   GraphExecHandle instantiateGraph(GraphHandle graph) override;
   void launchGraph(GraphExecHandle graph, StreamHandle stream) override;
   void destroyGraph(GraphHandle) noexcept override {}

@@ -57,6 +57,11 @@ enum class MemcpyKind : uint8_t { HostToDevice, DeviceToHost, DeviceToDevice };
 
 enum class CaptureStatus : uint8_t { None, Active, Invalidated };
 
+struct CaptureInfo {
+  CaptureStatus status = CaptureStatus::None;
+  uint64_t id = 0; // shared by all streams of one capture and never used again; 0 for none
+};
+
 // Work that ATen's own kernels do on the device: a closure run once, in stream order.
 //
 // Under the simulator the stream's worker calls run(); under a GPU driver launch() calls it at once on the
@@ -128,7 +133,8 @@ class Driver {
   // --- Copies, in stream order ------------------------------------------------------------------------------
 
   // DeviceToDevice pointers may lie on different devices.  A pageable host source is read before the call returns; a
-  // pageable host destination is complete when the call returns; pinned memory is used asynchronously.
+  // pageable host destination is complete when the call returns; pinned memory is used asynchronously.  A capture
+  // refuses pageable memory, since it can keep neither promise.
   virtual void
   memcpyAsync(void* dst, const void* src, size_t bytes, MemcpyKind kind, StreamHandle stream) = 0;
   virtual void memsetAsync(void* dst, int value, size_t bytes, StreamHandle stream) = 0;
@@ -173,9 +179,13 @@ class Driver {
 
   // --- Graphs ---------------------------------------------------------------------------------------------
 
+  // Between the two, work given to the stream becomes nodes of a graph, and so does that of streams which wait for an
+  // event recorded in the capture.  What would have to wait for captured work throws and invalidates the capture.
   virtual void beginCapture(StreamHandle stream) = 0;
+  // Throws for an invalidated capture; the streams are back to normal all the same.
   virtual GraphHandle endCapture(StreamHandle stream) = 0;
-  virtual CaptureStatus captureStatus(StreamHandle stream) = 0;
+  virtual CaptureInfo captureInfo(StreamHandle stream) = 0;
+  virtual size_t graphNodeCount(GraphHandle graph) = 0;
   virtual GraphExecHandle instantiateGraph(GraphHandle graph) = 0;
   virtual void launchGraph(GraphExecHandle graph, StreamHandle stream) = 0;
   virtual void destroyGraph(GraphHandle graph) noexcept = 0;

@@ -281,6 +281,9 @@ class SimulatorDriver final : public Driver {
   void memcpyAsync(void* dst, const void* src, size_t bytes, MemcpyKind kind, StreamHandle stream) override {
     constexpr simMemcpyKind kKinds[] = {
         simMemcpyHostToDevice, simMemcpyDeviceToHost, simMemcpyDeviceToDevice};
+    if (kind != MemcpyKind::DeviceToDevice) {
+      refusePageableInCapture(kind == MemcpyKind::HostToDevice ? src : dst, stream);
+    }
     SIM_CHECK(simMemcpyAsync(dst, src, bytes, kKinds[static_cast<size_t>(kind)], toStream(stream)));
   }
 
@@ -385,12 +388,19 @@ class SimulatorDriver final : public Driver {
     return graph;
   }
 
-  CaptureStatus captureStatus(StreamHandle stream) override {
+  CaptureInfo captureInfo(StreamHandle stream) override {
     simStreamCaptureStatus status = simStreamCaptureStatusNone;
-    SIM_CHECK(simStreamIsCapturing(toStream(stream), &status));
+    unsigned long long id = 0;
+    SIM_CHECK(simStreamGetCaptureInfo(toStream(stream), &status, &id));
     constexpr CaptureStatus kStatus[] = {
         CaptureStatus::None, CaptureStatus::Active, CaptureStatus::Invalidated};
-    return kStatus[status];
+    return {kStatus[status], id};
+  }
+
+  size_t graphNodeCount(GraphHandle graph) override {
+    size_t nodes = 0;
+    SIM_CHECK(simGraphGetSize(static_cast<simGraph_t>(graph), &nodes, nullptr));
+    return nodes;
   }
 
   GraphExecHandle instantiateGraph(GraphHandle graph) override {
@@ -416,6 +426,18 @@ class SimulatorDriver final : public Driver {
   }
 
  private:
+  // The SDK would record the address, and each replay would read or write whatever is there by then.
+  void refusePageableInCapture(const void* host, StreamHandle stream) {
+    if (C10_UNLIKELY(captureInfo(stream).status != CaptureStatus::None) && !pointerInfo(host).has_value()) {
+      try {
+        synchronizeStream(stream); // throws, and spoils the capture as any other wait for its work would
+      } catch (c10::Error& error) {
+        error.add_context("copying from or to pageable host memory waits for the stream");
+        throw;
+      }
+    }
+  }
+
   struct Window {
     uintptr_t base = 0;
     size_t size = 0;

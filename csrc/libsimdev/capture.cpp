@@ -21,6 +21,8 @@ std::vector<std::shared_ptr<Capture>>& captures() {
   return *all;
 }
 
+uint64_t latestId = 0; // guarded by the lock
+
 void unite(std::vector<uint32_t>& nodes, const std::vector<uint32_t>& more) {
   nodes.insert(nodes.end(), more.begin(), more.end());
   std::sort(nodes.begin(), nodes.end());
@@ -40,7 +42,8 @@ std::mutex& Capture::mutex() noexcept {
   return *mutex;
 }
 
-Capture::Capture(Stream& origin, simStreamCaptureMode mode) : mode_(mode), participants_{{&origin, {}}} {}
+Capture::Capture(Stream& origin, simStreamCaptureMode mode)
+    : mode_(mode), id_(++latestId), participants_{{&origin, {}}} {}
 
 const Capture::Participant& Capture::participant(const Stream& stream) const {
   return *std::find_if(participants_.begin(), participants_.end(), [&](const Participant& one) {
@@ -156,12 +159,12 @@ std::vector<Node> Capture::end(Stream& stream) {
   return std::move(capture->nodes_);
 }
 
-simStreamCaptureStatus Capture::statusOf(Stream& stream) {
+Capture::Info Capture::infoOf(Stream& stream) {
   if (!stream.capturing()) {
-    return simStreamCaptureStatusNone;
+    return {};
   }
   std::lock_guard lock(Capture::mutex());
-  return stream.capture ? stream.capture->status() : simStreamCaptureStatusNone;
+  return stream.capture ? Info{stream.capture->status(), stream.capture->id()} : Info{};
 }
 
 Event::Record Capture::record(Stream& stream) {
@@ -287,5 +290,18 @@ simError_t simStreamBeginCapture(simStream_t stream, simStreamCaptureMode mode) 
 }
 
 simError_t simStreamIsCapturing(simStream_t stream, simStreamCaptureStatus* status) {
-  return api([&] { *notNull(status, "status") = Capture::statusOf(Stream::of(stream)); });
+  return api([&] { *notNull(status, "status") = Capture::infoOf(Stream::of(stream)).status; });
+}
+
+simError_t
+simStreamGetCaptureInfo(simStream_t stream, simStreamCaptureStatus* status, unsigned long long* id) {
+  return api([&] {
+    const Capture::Info info = Capture::infoOf(Stream::of(stream));
+    if (status != nullptr) {
+      *status = info.status;
+    }
+    if (id != nullptr) {
+      *id = info.id;
+    }
+  });
 }

@@ -38,6 +38,7 @@ class Capture {
   static std::mutex& mutex() noexcept;
   simStreamCaptureStatus status() const noexcept { return status_; }
   bool ended() const noexcept { return ended_; }
+  uint64_t id() const noexcept { return id_; }
   void invalidate() noexcept { status_ = simStreamCaptureStatusInvalidated; }
   void join(const std::shared_ptr<Capture>& self, Stream& stream, const std::vector<uint32_t>& nodes);
   void add(Stream& stream, NodeCommand command);
@@ -48,7 +49,11 @@ class Capture {
   // --- Without it ---
   static void begin(Stream& stream, simStreamCaptureMode mode);
   static std::vector<Node> end(Stream& stream);
-  static simStreamCaptureStatus statusOf(Stream& stream);
+  struct Info {
+    simStreamCaptureStatus status = simStreamCaptureStatusNone;
+    uint64_t id = 0;
+  };
+  static Info infoOf(Stream& stream);
   // simEventRecord and simStreamWaitEvent where a capture is involved.
   static Event::Record record(Stream& stream);
   static void wait(Stream& stream, const Event::Record& record);
@@ -70,6 +75,7 @@ class Capture {
   friend void refuseUnsafeCallSlow();
 
   const simStreamCaptureMode mode_;
+  const uint64_t id_;
   const std::thread::id thread_ = std::this_thread::get_id();
   simStreamCaptureStatus status_ = simStreamCaptureStatusActive;
   bool ended_ = false;

@@ -419,6 +419,10 @@ SIM_API simError_t simStreamBeginCapture(simStream_t stream, simStreamCaptureMod
  * WrongThread, which change nothing). */
 SIM_API simError_t simStreamEndCapture(simStream_t stream, simGraph_t* graph);
 SIM_API simError_t simStreamIsCapturing(simStream_t stream, simStreamCaptureStatus* status);
+/* Also which capture: all streams that take part in one tell the same number, which is never given out again;
+ * 0 if there is none.  Either pointer may be null. */
+SIM_API simError_t
+simStreamGetCaptureInfo(simStream_t stream, simStreamCaptureStatus* status, unsigned long long* id);
 
 SIM_API simError_t simGraphDestroy(simGraph_t graph);
 /* Number of nodes and of dependencies between them; either pointer may be null. */

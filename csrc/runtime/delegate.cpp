@@ -1,16 +1,11 @@
-// Shells, and what PyTorch looks up by device type: the allocators and graphs of the delegate, under our type.
+// Shells, and what PyTorch looks up by device type: the allocators of the delegate, under our type.
 #include "runtime/delegate.h"
 
-#include "compat.h"
 #include "runtime/stream.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
-
-#if SIMDEV_HAS_ACCELERATOR_GRAPH
-#include <ATen/core/GraphImplInterface.h>
-#endif
 
 namespace simdev {
 
@@ -94,17 +89,6 @@ class DelegateAllocator final : public c10::DeviceAllocator {
   }
 };
 
-#if SIMDEV_HAS_ACCELERATOR_GRAPH
-// torch.accelerator.Graph on our device is the delegate's graph: capture follows the current stream, which is the same.
-void registerGraphs() {
-  const std::string key = c10::DeviceTypeName(kDeviceType, /*lower_case=*/false);
-  if (at::has_graph_impl(delegate().type()) && !at::has_graph_impl(kDeviceType)) {
-    at::GraphImplRegistry()->Register(
-        key, [](const at::GraphImplArgs& args) { return at::create_graph_impl(delegate().type(), args); });
-  }
-}
-#endif
-
 [[maybe_unused]] const bool registered = [] {
   onInitialization([] {
     if (driver().delegate() == nullptr) {
@@ -115,9 +99,6 @@ void registerGraphs() {
     if (at::HostAllocator* const host = delegate().hostAllocator()) {
       at::setHostAllocator(kDeviceType, host);
     }
-#if SIMDEV_HAS_ACCELERATOR_GRAPH
-    registerGraphs();
-#endif
   });
   return true;
 }();

@@ -3,6 +3,7 @@
 
 #include "runtime/delegate.h"
 #include "runtime/device.h"
+#include "runtime/graph.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -39,9 +40,26 @@ DefaultGenerators& defaultGenerators() {
 
 } // namespace
 
+PhiloxPosition GeneratorImpl::State::position() const {
+  const std::lock_guard lock(mutex_);
+  return position_;
+}
+
+void GeneratorImpl::State::setPosition(PhiloxPosition position) {
+  const std::lock_guard lock(mutex_);
+  position_ = position;
+}
+
+PhiloxPosition GeneratorImpl::State::advance(uint64_t increment) {
+  const std::lock_guard lock(mutex_);
+  const PhiloxPosition before = position_;
+  position_.offset += increment;
+  return before;
+}
+
 GeneratorImpl::GeneratorImpl(c10::DeviceIndex device) : GeneratorImpl(device, c10::make_intrusive<State>()) {}
 
-GeneratorImpl::GeneratorImpl(c10::DeviceIndex device, c10::intrusive_ptr<State> state)
+GeneratorImpl::GeneratorImpl(c10::DeviceIndex device, SharedState state)
     : c10::GeneratorImpl(
           c10::Device(kDeviceType, device),
           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
@@ -68,7 +86,7 @@ void GeneratorImpl::bindDelegate() const {
   delegate_ = isDefault_ ? hooks.getDefaultGenerator(index) : hooks.getNewGenerator(index);
   const std::lock_guard<std::mutex> lock(delegate_.mutex());
   // torch.manual_seed() has seeded the delegate's default generator too, which may have been used since.
-  const PhiloxState& own = state_->philox;
+  const PhiloxPosition own = state_->position();
   const bool untouched = own.seed == c10::default_rng_seed_val && own.offset == 0;
   const bool sameSeed = own.seed == delegate_.current_seed() && own.offset == 0;
   if (!isDefault_ || !(untouched || sameSeed)) {
@@ -79,14 +97,29 @@ void GeneratorImpl::bindDelegate() const {
 
 PhiloxState GeneratorImpl::reserve(uint64_t increment) {
   std::lock_guard<std::mutex> lock(mutex_);
+  increment = (increment + kOffsetStep - 1) / kOffsetStep * kOffsetStep;
   if (delegate().defined()) {
-    const PhiloxState start{delegate_.current_seed(), delegate_.get_offset()};
-    delegate_.set_offset(start.offset + (increment + kOffsetStep - 1) / kOffsetStep * kOffsetStep);
-    return start;
+    const PhiloxPosition start{delegate_.current_seed(), delegate_.get_offset()};
+    delegate_.set_offset(start.offset + increment);
+    return {start};
   }
-  const PhiloxState start = state_->philox;
-  state_->philox.offset += (increment + kOffsetStep - 1) / kOffsetStep * kOffsetStep;
-  return start;
+  if (Graph* const graph = capturingGraph(currentStreamHandle(device().index()))) {
+    return graph->reserve(state_, increment);
+  }
+  return {state_->advance(increment)};
+}
+
+bool GeneratorImpl::capturing() const {
+  return isInitialized() && capturingGraph(currentStreamHandle(device().index())) != nullptr;
+}
+
+// What is captured draws where the generator will be at the replay: changing where it is now would have no effect.
+void GeneratorImpl::refuseWhileCapturing(const char* function) const {
+  TORCH_CHECK(
+      !capturing(),
+      "Cannot call Generator.",
+      function,
+      "() of a simdev generator while the current stream is captured");
 }
 
 void GeneratorImpl::set_current_seed(uint64_t seed) {
@@ -94,11 +127,15 @@ void GeneratorImpl::set_current_seed(uint64_t seed) {
     delegate_.set_current_seed(seed);
     return;
   }
-  state_->philox = {seed, 0};
+  if (seed == state_->position().seed && capturing()) {
+    return; // CUDA allows a program to seed as it did before
+  }
+  refuseWhileCapturing("manual_seed");
+  state_->setPosition({seed, 0});
 }
 
 uint64_t GeneratorImpl::current_seed() const {
-  return delegate().defined() ? delegate_.current_seed() : state_->philox.seed;
+  return delegate().defined() ? delegate_.current_seed() : state_->position().seed;
 }
 
 uint64_t GeneratorImpl::seed() {
@@ -113,11 +150,12 @@ void GeneratorImpl::set_offset(uint64_t offset) {
     delegate_.set_offset(offset);
     return;
   }
-  state_->philox.offset = offset;
+  refuseWhileCapturing("set_offset");
+  state_->setPosition({state_->position().seed, offset});
 }
 
 uint64_t GeneratorImpl::get_offset() const {
-  return delegate().defined() ? delegate_.get_offset() : state_->philox.offset;
+  return delegate().defined() ? delegate_.get_offset() : state_->position().offset;
 }
 
 void GeneratorImpl::set_state(const c10::TensorImpl& state) {
@@ -132,7 +170,7 @@ void GeneratorImpl::set_state(const c10::TensorImpl& state) {
       kStateBytes,
       " contiguous bytes, got ",
       bytes);
-  PhiloxState philox;
+  PhiloxPosition philox;
   const auto* data = static_cast<const char*>(state.data());
   std::memcpy(&philox.seed, data, sizeof(uint64_t));
   if (bytes == kStateBytes) {
@@ -144,14 +182,15 @@ void GeneratorImpl::set_state(const c10::TensorImpl& state) {
     delegate_.set_offset(philox.offset);
     return;
   }
-  state_->philox = philox;
+  refuseWhileCapturing("set_state");
+  state_->setPosition(philox);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
-  static_assert(sizeof(PhiloxState) == kStateBytes);
+  static_assert(sizeof(PhiloxPosition) == kStateBytes);
   at::Tensor state =
       at::empty({static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(c10::kCPU));
-  const PhiloxState philox{current_seed(), get_offset()};
+  const PhiloxPosition philox{current_seed(), get_offset()};
   std::memcpy(state.mutable_data_ptr(), &philox, kStateBytes);
   return state.getIntrusivePtr();
 }
@@ -176,7 +215,7 @@ c10::intrusive_ptr<c10::GeneratorImpl> GeneratorImpl::graphsafe_get_state() cons
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
   auto state = c10::make_intrusive<State>();
-  state->philox = {current_seed(), get_offset()};
+  state->setPosition({current_seed(), get_offset()});
   return new GeneratorImpl(device().index(), std::move(state));
 }
 

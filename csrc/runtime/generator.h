@@ -1,8 +1,10 @@
 // The device's random number generator: a seed and an offset, nothing else (CUDA's contract).
 //
 // Lives here: the state and who may advance it.  Does not live here: random operators, which are pure
-// functions of the PhiloxState that reserve() hands them (csrc/aten).
+// functions of the PhiloxState that reserve() hands them (csrc/aten), and the random numbers of graphs (graph.h).
 #pragma once
+
+#include "runtime/philox_state.h"
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
@@ -14,11 +16,6 @@
 
 namespace simdev {
 
-struct PhiloxState {
-  uint64_t seed = 0;
-  uint64_t offset = 0; // a multiple of 4: Philox makes four 32-bit numbers a step
-};
-
 class GeneratorImpl final : public c10::GeneratorImpl {
  public:
   static constexpr size_t kStateBytes = 16; // seed, then offset, in host byte order
@@ -27,9 +24,24 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
   static c10::DeviceType device_type();
 
-  // Takes the next `increment` offsets (rounded up to a multiple of 4) and returns the state they start at.
+  // Takes the next `increment` offsets (rounded up to a multiple of 4) and returns the state they start at, for a
+  // kernel on the device's current stream.  While that is captured, each replay of the graph takes them instead.
   // Locks mutex_ itself: the caller must not hold it.
   PhiloxState reserve(uint64_t increment);
+
+  // What graphsafe_set_state exchanges: generators that share it draw from one sequence.
+  class State : public c10::intrusive_ptr_target {
+   public:
+    PhiloxPosition position() const;
+    void setPosition(PhiloxPosition position);
+    // Returns the position before it.
+    PhiloxPosition advance(uint64_t increment);
+
+   private:
+    mutable std::mutex mutex_;
+    PhiloxPosition position_{c10::default_rng_seed_val, 0};
+  };
+  using SharedState = c10::intrusive_ptr<State>;
 
   void set_current_seed(uint64_t seed) override; // also sets the offset to 0
   uint64_t current_seed() const override;
@@ -47,18 +59,15 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   const at::Generator& delegate() const;
 
  private:
-  // What graphsafe_set_state exchanges: two generators that share it draw from one sequence.
-  struct State : c10::intrusive_ptr_target {
-    PhiloxState philox{c10::default_rng_seed_val, 0};
-  };
-
   friend const at::Generator& getDefaultGenerator(c10::DeviceIndex device);
 
-  GeneratorImpl(c10::DeviceIndex device, c10::intrusive_ptr<State> state);
+  GeneratorImpl(c10::DeviceIndex device, SharedState state);
+  bool capturing() const;
+  void refuseWhileCapturing(const char* function) const;
   void bindDelegate() const;
   GeneratorImpl* clone_impl() const override;
 
-  c10::intrusive_ptr<State> state_; // until a delegate is bound
+  SharedState state_; // until a delegate is bound
   bool isDefault_ = false;
   mutable std::once_flag bound_;
   mutable at::Generator delegate_;

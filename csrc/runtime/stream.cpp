@@ -127,7 +127,7 @@ void Stream::synchronize() const {
 bool Stream::isCapturing() const {
   // A device that was never used has nothing to capture; asking must not start it.
   return (isDeviceUsed(device_index()) || activeDelegate() != nullptr) &&
-         driver().captureStatus(handle()) != CaptureStatus::None;
+         driver().captureInfo(handle()).status != CaptureStatus::None;
 }
 
 int Stream::priority() const {

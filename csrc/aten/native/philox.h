@@ -2,6 +2,8 @@
 // a counter, so that any part of a sequence can be computed alone, by any thread, in any order.
 #pragma once
 
+#include "csrc/runtime/philox_state.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,6 +38,14 @@ inline Vector multiplyLowerHalves(Vector a, Vector b) {
 #else
   return (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF);
 #endif
+}
+
+// Where the numbers of a call start.  For code on the device, whose memory holds it when a graph is replayed.
+inline PhiloxPosition positionOf(const PhiloxState& state) {
+  if (state.replay == nullptr) {
+    return state.start;
+  }
+  return {state.replay->seed, state.replay->offset + state.start.offset};
 }
 
 // Fills `words` with the blocks of four 32-bit numbers number `counter`, `counter` + 1, ... of the sequence that (seed,

@@ -1,11 +1,12 @@
 // Random numbers on the device: the native kernels and their arguments.
 //
-// Element i of a call always comes from lane i % 4 of Philox block `counter` + i / 4, and one that needs more than 32 bits
+// Element i of a call always comes from lane i % 4 of the Philox block i / 4 after the call's first, and one that needs more than 32 bits
 // takes the next ones from the same place of the next subsequence.  So values depend on nothing but the arguments: not
 // on the grid, the instruction set or the number of threads; and a call over n elements uses up n numbers.
 #pragma once
 
 #include "csrc/driver/driver.h"
+#include "csrc/runtime/philox_state.h"
 
 #include <c10/core/ScalarType.h>
 
@@ -30,8 +31,7 @@ struct RandomArguments {
   void* output; // contiguous
   const float* probabilities; // BernoulliEach
   int64_t count;
-  uint64_t seed;
-  uint64_t counter;
+  PhiloxState philox;
   double a;
   double b;
   int64_t base;
@@ -44,8 +44,7 @@ struct DropoutArguments {
   void* output;
   bool* mask;
   int64_t count;
-  uint64_t seed;
-  uint64_t counter;
+  PhiloxState philox;
   double keep;
   double scale;
 };

@@ -143,7 +143,8 @@ inline void forEachChunk(const KernelContext& context, int64_t count, Body&& bod
 // Fills the chunk with the words of elements `first`, first + 1, ...
 template <typename Arguments>
 inline void drawWords(const Arguments& arguments, int64_t first, uint32_t subsequence, Words& words) {
-  philox(arguments.seed, arguments.counter + static_cast<uint64_t>(first / 4), subsequence, words);
+  const PhiloxPosition start = positionOf(arguments.philox);
+  philox(start.seed, start.offset / 4 + static_cast<uint64_t>(first / 4), subsequence, words);
 }
 
 template <typename T, typename Value>

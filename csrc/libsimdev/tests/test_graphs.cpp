@@ -4,6 +4,7 @@
 #include <atomic>
 #include <fstream>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -112,6 +113,36 @@ TEST(fork_and_join_across_streams) {
     expected = (expected + 10) * 2;
   }
   CHECK(valueOf(right) == expected);
+}
+
+TEST(streams_tell_which_capture_they_are_in) {
+  simStream_t origin = makeStream(), side = makeStream(), other = makeStream();
+  const auto infoOf = [](simStream_t stream) {
+    std::pair<simStreamCaptureStatus, unsigned long long> info;
+    OK(simStreamGetCaptureInfo(stream, &info.first, &info.second));
+    return info;
+  };
+  OK(simStreamBeginCapture(origin, simStreamCaptureModeRelaxed));
+  OK(simStreamBeginCapture(other, simStreamCaptureModeRelaxed));
+  const auto first = infoOf(origin);
+  CHECK(first.first == simStreamCaptureStatusActive && first.second != 0);
+  CHECK(infoOf(other).second != first.second);
+  CHECK(infoOf(side).first == simStreamCaptureStatusNone && infoOf(side).second == 0);
+  simEvent_t fork = nullptr;
+  OK(simEventCreate(&fork));
+  OK(simEventRecord(fork, origin));
+  OK(simStreamWaitEvent(side, fork, 0));
+  CHECK(infoOf(side) == first);
+  EXPECT(simErrorStreamCaptureUnsupported, simStreamSynchronize(side));
+  CHECK(infoOf(origin).first == simStreamCaptureStatusInvalidated && infoOf(origin).second == first.second);
+  simGraph_t graph = nullptr;
+  EXPECT(simErrorStreamCaptureInvalidated, simStreamEndCapture(origin, &graph));
+  OK(simStreamEndCapture(other, &graph));
+  OK(simStreamGetCaptureInfo(origin, nullptr, nullptr));
+  CHECK(infoOf(origin).second == 0);
+  OK(simStreamBeginCapture(origin, simStreamCaptureModeRelaxed));
+  CHECK(infoOf(origin).second > first.second); // never the same number again
+  OK(simStreamEndCapture(origin, &graph));
 }
 
 TEST(an_unjoined_fork_gives_no_graph) {
