@@ -52,12 +52,12 @@ def chain(x: Tensor) -> Tensor:
 
 
 def make(
-    function: Function, *shapes: tuple[int, ...], compiled: bool = True
+    function: Function, *shapes: tuple[int, ...], compiled: bool = True, mode: str | None = None
 ) -> Callable[[torch.device], Work]:
     def work(device: torch.device) -> Work:
         torch.manual_seed(0)
         tensors = [torch.randn(shape).to(device) for shape in shapes]
-        run = torch.compile(function) if compiled else function
+        run = torch.compile(function, mode=mode) if compiled else function
         return lambda: run(*tensors)
 
     return work
@@ -106,6 +106,13 @@ ROWS = [
     Row("softmax", "softmax, 8192x1024", 0.8, 0.6, against_inductor(make(softmax, ROW))),
     Row("small", "64 elements, one kernel", 1.3, 1.0, against_inductor(make(seed, (64,)), 200)),
     Row("chain", "50 small operators in a graph", 1.3, 1.0, against_inductor(make(chain, (16, 16)), 50)),
+    Row(
+        "chain_overhead",
+        "50 kernels of 64 elements in reduce-overhead",
+        0.8,
+        0.5,
+        against_inductor(make(chain, (8, 8), mode="reduce-overhead"), 50),
+    ),
     Row(
         "mlp",
         "layernorm, matmul, gelu, matmul, 2048x512",

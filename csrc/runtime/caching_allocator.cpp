@@ -4,6 +4,7 @@
 #include "compat.h"
 #include "runtime/block_table.h"
 #include "runtime/env.h"
+#include "runtime/graph_outputs.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/util/Exception.h>
@@ -145,6 +146,7 @@ void CachingAllocator::emptyCache(c10::MempoolId_t pool) {
 void CachingAllocator::recordStream(const c10::DataPtr& data, c10::Stream stream) {
   // Memory of other origin (from_blob, another process) is its owner's to protect, as in CUDA.
   if (data.get_deleter() != &deletePointer) {
+    GraphOutputs::recordStream(data, Stream(stream));
     return;
   }
   if (Block* block = BlockTable::find(data.get_context())) { // none for an empty tensor

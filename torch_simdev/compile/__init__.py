@@ -6,7 +6,8 @@ whose imports cost seconds; each part is registered when PyTorch first asks for 
 - Dynamo being imported registers the device interface (device_interface.py), says how our functions are traced
   (tracing.py), and has backends initialised (patches.py);
 - Inductor looking `Scheduling` up on `torch.simdev` registers the code generator (registration.py);
-- `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it (relabel.py);
+- `torch._inductor.compile_fx` being imported puts re-labelling for the CUDA driver in front of it (relabel.py), and has
+  compiled graphs recorded (graph.py);
 - `torch.compile(backend="simdev")` finds backend.py by entry point.
 
 Instruments that show what happens on the way are in tools/.
@@ -60,10 +61,12 @@ def _format_convolutions() -> None:
     format_convolutions_as_the_kernels_do()
 
 
-def _register_relabelling() -> None:
+def _prepare_inductor() -> None:
+    from .patches import record_graphs
     from .relabel import install
 
     install()
+    record_graphs()
 
 
 def install() -> None:
@@ -73,7 +76,7 @@ def install() -> None:
             "torch._dynamo.device_interface": _register_device_interface,
             "torch._dynamo.eval_frame": _initialise_backends,
             "torch._dynamo.trace_rules": _register_trace_rules,
-            "torch._inductor.compile_fx": _register_relabelling,
+            "torch._inductor.compile_fx": _prepare_inductor,
             "torch._subclasses.fake_impls": _format_convolutions,
             "torch.nn.attention.flex_attention": _accept_flex_attention,
         }

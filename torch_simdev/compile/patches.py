@@ -180,3 +180,55 @@ def guard_the_device() -> None:
         return device == DEVICE_TYPE or upstream(device)
 
     scheduler.device_need_guard = device_need_guard
+
+
+def record_graphs() -> None:
+    """Inductor records compiled graphs of CUDA alone: it takes any other device for a reason against it, and
+    what records is written for CUDA's own graphs.  It also cuts graphs at operators that cannot be captured
+    where nodes are not on a GPU that it knows, which is everywhere.  Not in the table: caches may hand out
+    compiled graphs before anything of ours is compiled, so it is patched when `compile_fx` is imported.
+    Test: test_reduce_overhead_records.
+    """
+    from torch._inductor import compile_fx, config, cudagraph_utils
+    from torch._inductor.output_code import CompiledFxGraph
+    from torch._inductor.utils import BoxedBool
+
+    upstream_reason = cudagraph_utils.check_lowering_disable_cudagraph
+    upstream_compile = compile_fx._compile_fx_inner
+    upstream_post_compile = CompiledFxGraph.post_compile
+
+    def check_lowering_disable_cudagraph(devices: dict[torch.device, torch.fx.Node]) -> str | None:
+        if all(device.type != DEVICE_TYPE for device in devices):
+            return upstream_reason(devices)
+        from .graph import reason_against
+
+        return reason_against(devices)
+
+    @functools.wraps(upstream_compile)
+    def compile_fx_inner(gm: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+        values = (node.meta.get("val") for node in gm.graph.nodes)
+        if any(isinstance(value, torch.Tensor) and value.device.type == DEVICE_TYPE for value in values):
+            with config.patch(graph_partition=False):
+                return upstream_compile(gm, example_inputs, **kwargs)
+        return upstream_compile(gm, example_inputs, **kwargs)
+
+    @functools.wraps(upstream_post_compile)
+    def post_compile(self: Any, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        if DEVICE_TYPE not in self.device_types:
+            upstream_post_compile(self, example_inputs, constants, graph_kwargs)
+            return
+        upstream_post_compile(
+            self, example_inputs, constants, {**graph_kwargs, "cudagraphs": BoxedBool(False)}
+        )
+        if graph_kwargs["cudagraphs"]:
+            from .graph import record
+
+            record(self, constants.unwrap(self))
+        elif config.triton.cudagraphs and self.disabled_cudagraphs_reason:  # counted already, in silence
+            cudagraph_utils.cudagraphs_log.warning(
+                "skipping cudagraphs due to %s", self.disabled_cudagraphs_reason
+            )
+
+    cudagraph_utils.check_lowering_disable_cudagraph = check_lowering_disable_cudagraph
+    compile_fx._compile_fx_inner = compile_fx_inner
+    CompiledFxGraph.post_compile = post_compile
