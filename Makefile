@@ -24,7 +24,8 @@ build: compile $(EDITABLE)
 
 # Everything that takes long: all samples, dtypes and forms of every operator, second-order gradients, soak tests.
 # Sweeps go on where they stopped; delete build/conformance to start anew.
-DTYPES := float32 float64 float16 bfloat16 complex64 complex128 bool uint8 int8 int16 int32 int64
+DTYPES := float32 float64 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64 complex128 bool \
+	int8 int16 int32 int64 uint8 uint16 uint32 uint64
 conformance: build
 	mkdir -p build/conformance
 	for dtype in $(DTYPES); do \

@@ -15,7 +15,6 @@ from torch.testing._internal.common_methods_invocations import (
     foreach_pointwise_op_db,
     foreach_reduce_op_db,
     foreach_unary_op_db,
-    op_db,
 )
 
 from tests.conformance import sweep, variants
@@ -23,11 +22,7 @@ from tests.conformance.compare import DEVICE, check_same, move, move_sample, sam
 from tests.conformance.exceptions import EXCEPTIONS
 from torch_simdev.coverage import SPARSE, coverage
 
-OPS = {
-    sweep.op_key(op): op
-    for op in op_db
-    if torch.float32 in op.supported_dtypes("cpu") and not op.name.startswith("jiterator")
-}
+OPS = sweep.operators("all", torch.float32)
 
 
 @pytest.mark.parametrize("key", OPS)

@@ -10,12 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.testing._internal.opinfo.definitions.nested import njt_op_db
 
 from tests.conformance import sweep
 from tests.conformance.compare import DEVICE, check_same, tensors
 
-JAGGED = {sweep.op_key(op): op for op in njt_op_db if op.supports_njt}
+JAGGED = sweep.operators("njt", torch.float32)
 SLICE = list(JAGGED)[::6]
 COMPONENTS = [torch.randn(length, 8) for length in (3, 5, 1)]
 WEIGHT, BIAS = torch.randn(8, 8), torch.randn(8)

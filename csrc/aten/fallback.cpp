@@ -126,6 +126,8 @@ void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::
         const at::Tensor& out = arguments[i].toTensor();
         at::Tensor hostOut =
             at::empty_strided(out.sizes(), out.strides(), at::TensorOptions(out.scalar_type()));
+        hostOut._set_conj(out.is_conj());
+        hostOut._set_neg(out.is_neg());
         hostOut.copy_(backing(out));
         kernelStack[i] = hostOut;
         hostOuts.emplace_back(i, hostOut);
@@ -142,6 +144,8 @@ void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::
     if (out.sizes() != hostOut.sizes()) {
       resizeStrided(out, hostOut.sizes(), hostOut.strides());
     }
+    out._set_conj(hostOut.is_conj()); // some kernels of LAPACK's leave the conjugation for later
+    out._set_neg(hostOut.is_neg());
     KernelDispatchGuard guard;
     backing(out).copy_(hostOut);
   }

@@ -103,18 +103,22 @@ def check_variant(op: Any, check: str) -> str | None:
     return None
 
 
-def database(options: argparse.Namespace) -> dict[str, Any]:
-    """The operators of the chosen database that the CPU has for the dtype, by name."""
-    ops = [op for op in njt_op_db if op.supports_njt] if options.database == "njt" else op_db
-    dtype = getattr(torch, options.dtype)
-    return {op_key(op): op for op in ops if dtype in op.supported_dtypes("cpu")}
+DATABASES = {
+    "all": [op for op in op_db if not op.name.startswith("jiterator")],  # which only CUDA has
+    "njt": [op for op in njt_op_db if op.supports_njt],
+}
+
+
+def operators(database: str, dtype: torch.dtype) -> dict[str, Any]:
+    """The operators of a database that the CPU has for the dtype, by name."""
+    return {op_key(op): op for op in DATABASES[database] if dtype in op.supported_dtypes("cpu")}
 
 
 def worker(options: argparse.Namespace) -> None:
     """Checks the operators named on standard input, one line of JSON each on standard output."""
     warnings.simplefilter("ignore")
     dtype = getattr(torch, options.dtype)
-    by_key = database(options)
+    by_key = operators(options.database, dtype)
     for line in sys.stdin:
         key = line.strip()
         torch.manual_seed(0)
@@ -131,7 +135,7 @@ def worker(options: argparse.Namespace) -> None:
 
 def sweep(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    keys = list(database(options))
+    keys = list(operators(options.database, getattr(torch, options.dtype)))
     todo = [key for key in keys if options.match in key and key not in results]
     flags = ["--worker", "--database", options.database, "--check", options.check, "--dtype", options.dtype]
     if options.backward:
@@ -180,7 +184,7 @@ def main() -> int:
     parser.add_argument(
         "--check", default="values", choices=["values", "strides", "inplace", "out", "errors", "compiled"]
     )
-    parser.add_argument("--database", default="all", choices=["all", "njt"], help="njt: of nested tensors")
+    parser.add_argument("--database", default="all", choices=DATABASES, help="njt: of nested tensors")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--samples", type=int, help="samples of each operator (default: all)")
     parser.add_argument("--backward", action="store_true", help="compare gradients too")
