@@ -97,9 +97,10 @@ void InlineCall::recycle(const at::Tensor& original, at::Tensor&& argument) noex
 
 namespace {
 
-// The tensor of an earlier call on the same memory, for this one; or nothing.
+// The tensor of an earlier call on the same memory, for this one; or nothing.  Like delegateTensor() it raises for a
+// result of a CUDA graph that PyTorch has taken the storage from, since it was overwritten: storage() does.
 c10::intrusive_ptr<c10::TensorImpl> spareFor(const c10::TensorImpl& ours) {
-  Shell* const shell = shellOf(*ours.unsafe_storage().unsafeGetStorageImpl());
+  Shell* const shell = shellOf(*ours.storage().unsafeGetStorageImpl());
   if (shell == nullptr || c10::InferenceMode::is_enabled() || ours.is_conj() || ours.is_neg() ||
       ours.is_wrapped_number()) {
     return {};
@@ -119,7 +120,7 @@ c10::intrusive_ptr<c10::TensorImpl> spareFor(const c10::TensorImpl& ours) {
 
 at::Tensor delegateTensor(const at::Tensor& tensor, DelegateDriver& delegate) {
   const c10::TensorImpl* const ours = tensor.unsafeGetTensorImpl();
-  auto impl = tensorPool().take(innerStorage(ours->unsafe_storage()), ours->dtype());
+  auto impl = tensorPool().take(innerStorage(ours->storage()), ours->dtype());
   impl->set_sizes_and_strides(ours->sizes(), ours->strides(), ours->storage_offset());
   if (C10_UNLIKELY(ours->is_conj())) {
     impl->_set_conj(true);

@@ -65,8 +65,7 @@ at::Tensor fromBackingOne(const at::Tensor& tensor, DelegateDriver& delegate, c1
     index = impl->device().index();
   }
   impl->set_storage_keep_dtype(makeShell(
-      InnerStorage::reclaim_copy(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()),
-      index));
+      InnerStorage::reclaim_copy(tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl()), index));
   impl->_change_backend_component_keys(c10::Device(kDeviceType, index));
   return at::Tensor(std::move(impl));
 }
