@@ -316,6 +316,32 @@ def test_bisect_blames_our_code_generator_for_a_broken_kernel(monkeypatch):
     assert verdicts(result)[-2:] == [("inductor", "right"), ("simdev", "wrong")]
 
 
+def test_bisect_runs_on_copies_that_lie_in_memory_as_the_arguments_do():
+    x = torch.arange(12.0, device="simdev")[2:].as_strided((3, 4), (1, 0))
+    seen = []
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        seen.append((x.device.type, x.stride(), x.storage_offset(), x.tolist()))
+        return y.add_(1)
+
+    y = torch.ones(3, device="simdev")
+    eager = [station for station in STATIONS if station.name == "device"]
+    assert verdicts(bisect(function, x, y, stations=eager)) == [("device", "right")]
+    assert {device for device, *_ in seen} == {"cpu", "simdev"}
+    assert {str(rest) for _, *rest in seen} == {str([(1, 0), 2, x.tolist()])}
+    assert y.tolist() == [1, 1, 1]
+
+
+def test_bisect_blames_a_backend_that_forgets_to_change_an_argument():
+    def forgets(gm, example_inputs):
+        return lambda *inputs: gm.forward(*(value.clone() for value in inputs))
+
+    stations = [Station("forgets", "it", lambda function: torch.compile(function, backend=forgets))]
+    result = bisect(lambda x: x.add_(1).sum(), torch.ones(3, device="simdev"), stations=stations)
+    assert verdicts(result) == [("forgets", "wrong")]
+    assert result.findings[0].detail.startswith("argument 0")
+
+
 @compiles_cpp
 def test_bisect_of_cpu_tensors():
     result = bisect(torch.tanh, torch.randn(10))
@@ -357,6 +383,21 @@ def test_the_first_backend_that_compiles_is_taken(caplog):
         "backend refuses did not compile a graph: NotImplementedError: not this graph",
         "backend aot_eager compiled the graph",
     ]
+
+
+@compiles_cpp
+def test_a_chain_goes_on_where_lowering_fails(caplog):
+    def fails(x):
+        raise NotImplementedError("no tanh today")
+
+    x = torch.randn(10, device="simdev", requires_grad=True)
+    with mock.patch.dict(lowering.lowerings, {aten.tanh.default: fails}), caplog.at_level(logging.WARNING):
+        result = torch.compile(lambda x: torch.tanh(x) * x, backend=compose("simdev", "aot_eager"))(x)
+    assert "backend simdev did not compile a graph: " in caplog.text
+    assert "no tanh today" in caplog.text
+    torch.testing.assert_close(result, torch.tanh(x) * x)
+    expected = torch.autograd.grad((torch.tanh(x) * x).sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), x), expected)
 
 
 def test_a_chain_that_fails_says_what_each_said():

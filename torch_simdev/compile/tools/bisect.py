@@ -195,11 +195,14 @@ def _copies(function: Function, args: Sequence[Any], on_cpu: bool) -> tuple[Func
         if isinstance(value, torch.nn.Module):
             return copy.deepcopy(value).cpu() if on_cpu else copy.deepcopy(value)
         if isinstance(value, torch.Tensor):
-            # Strides are part of what a compiler sees.
-            clone = torch.empty_strided(
-                value.size(), value.stride(), dtype=value.dtype, device="cpu" if on_cpu else value.device
-            )
-            return clone.copy_(value.detach()).requires_grad_(value.requires_grad)
+            # Strides, offset and overlaps are part of what a compiler sees.
+            storage = value.untyped_storage()
+            storage = storage.cpu() if on_cpu and value.device.type != "cpu" else storage.clone()
+            clone = torch.empty(0, dtype=value.dtype, device=storage.device)
+            clone.set_(storage, value.storage_offset(), value.size(), value.stride())
+            clone = clone.conj() if value.is_conj() else clone
+            clone = torch._neg_view(clone) if value.is_neg() else clone
+            return clone.requires_grad_(value.requires_grad)
         if on_cpu and isinstance(value, torch.device):
             return torch.device("cpu")
         return value
@@ -230,15 +233,9 @@ def _run(
 def _forward_and_backward(
     function: Function, args: Sequence[Any], module: Any = None
 ) -> dict[str, list[torch.Tensor]]:
-    inputs = args
-    # Leaves may not be written to in place; what the function gets is not a leaf.
-    passed = pytree.tree_map(
-        lambda value: value.clone() if isinstance(value, torch.Tensor) and value.requires_grad else value,
-        args,
-    )
-    outputs = [leaf for leaf in pytree.tree_leaves(function(*passed)) if isinstance(leaf, torch.Tensor)]
+    outputs = [leaf for leaf in pytree.tree_leaves(function(*args)) if isinstance(leaf, torch.Tensor)]
     differentiable = [output for output in outputs if output.requires_grad]
-    leaves = [tensor for tensor in _tensors((inputs, module)) if tensor.requires_grad]
+    leaves = [tensor for tensor in _tensors((args, module)) if tensor.requires_grad]
     gradients: list[torch.Tensor] = []
     if differentiable and leaves:
         seeds = [torch.ones_like(output) for output in differentiable]
@@ -248,7 +245,7 @@ def _forward_and_backward(
     return {
         "result": host(outputs),
         "gradient": host(gradients),
-        "argument": host(_tensors(passed)),
+        "argument": host(_tensors(args)),
         "buffer": host(module.buffers()) if isinstance(module, torch.nn.Module) else [],
     }
 
