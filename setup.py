@@ -1,8 +1,8 @@
 """Builds torch_simdev: writes a build.ninja for the C++ parts, runs ninja, hands the results to setuptools.
 
 Every way to build (`make build`, `pip install .`, `pip wheel .`, editable) goes through this one build_ext,
-shares the objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml; the PARTS
-table below says how a part is compiled.
+shares the objects in build/ninja and so compiles a file once.  Metadata lives in pyproject.toml;
+LIBRARIES below says what is built.
 
 Environment: CXX (compiler), MAX_JOBS (default 2), DEBUG=1 (-O0 -g), SIMDEV_PCH=0 (no precompiled headers).
 """
@@ -45,23 +45,55 @@ KERNEL_FLAGS = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """One set of sources compiled alike."""
+class Library:
+    """One shared library: the sources of its folders, and what it is built upon."""
 
-    folder: str  # below csrc/
-    torch: bool = True  # compiled against PyTorch, linked into _C; otherwise into libsimdev.so
-    pch: str | None = None  # csrc/pch/<name>.h, what nearly every file of the part includes anyway
-    flags: str = ""
+    path: str  # in the package
+    folders: tuple[str, ...]  # below csrc/
+    compile: str
+    needs: tuple[str, ...] = ()  # other libraries of this table
+    torch: str = ""  # libraries of PyTorch
+    pch: str | None = None  # csrc/pch/<name>.h, what nearly every file includes anyway
+
+    @property
+    def name(self) -> str:
+        """The name under which a running process knows the library."""
+        return self.path.rsplit("/", 1)[1]
 
 
-PARTS = [
-    Part("libsimdev", torch=False, flags="-O3 -DSIMDEV_BUILDING_LIBRARY"),
-    Part("driver", pch="core"),
-    Part("runtime", pch="core"),
-    Part("aten", pch="core"),
-    Part("aten/native", pch="core"),
-    Part("compile", pch="core"),
-    Part("bindings", pch="bindings"),
+EXTENSION = f"torch_simdev/_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+# Whoever has no Python, as a C++ program that runs a compiled model, loads all but the extension.
+LIBRARIES = [
+    Library(
+        "torch_simdev/lib/libsimdev.so",
+        ("libsimdev",),
+        f"-I{CSRC}/libsimdev -O3 -DSIMDEV_BUILDING_LIBRARY",
+    ),
+    Library(
+        "torch_simdev/lib/libtorch_simdev.so",
+        ("driver", "runtime", "aten", "aten/native", "compile"),
+        # Exports what it defines, as PyTorch's own libraries do, and calls it without a detour.
+        "$torch_flags -fvisibility=default -fno-semantic-interposition",
+        needs=("libsimdev.so",),
+        torch="-ltorch_cpu -ltorch -lc10",
+        pch="core",
+    ),
+    Library(
+        EXTENSION,
+        ("bindings",),
+        "$torch_flags",
+        needs=("libtorch_simdev.so", "libsimdev.so"),
+        torch="-ltorch_python -ltorch_cpu -ltorch -lc10",
+        pch="bindings",
+    ),
+]
+
+# Headers for code that is compiled later: (folder below csrc/, pattern, folder in torch_simdev/include).
+HEADERS = [
+    ("libsimdev", "simdev.h", ""),
+    ("compile", "simdev_kernel.h", ""),
+    ("compile/aoti", "**/*.h", "aoti"),
 ]
 
 
@@ -137,12 +169,14 @@ class NinjaBuild(build_ext):
 
     def products(self, build: Path) -> list[tuple[Path, str]]:
         """(built file, path in the package) of everything the wheel needs beside the Python files."""
-        extension = f"torch_simdev/_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+        headers = [
+            (header, f"torch_simdev/include/{Path(target, header.relative_to(CSRC / folder))}")
+            for folder, pattern, target in HEADERS
+            for header in sorted((CSRC / folder).glob(pattern))
+        ]
         return [
-            (build / extension, extension),
-            (build / "torch_simdev/lib/libsimdev.so", "torch_simdev/lib/libsimdev.so"),
-            (CSRC / "libsimdev/simdev.h", "torch_simdev/include/simdev.h"),
-            (CSRC / "compile/simdev_kernel.h", "torch_simdev/include/simdev_kernel.h"),
+            *((build / library.path, library.path) for library in LIBRARIES),
+            *headers,
             (build / "_build_info.py", "torch_simdev/_build_info.py"),
         ]
 
@@ -164,10 +198,10 @@ class NinjaBuild(build_ext):
             '"""Written by setup.py: what this build of torch_simdev was made from."""\n\n'
             f'VERSION = "{package_version()}"\nTORCH_VERSION = "{torch_version()}"\n',
         )
-        write_if_changed(path, "\n".join(ninja_lines(self.products(build))) + "\n")
+        write_if_changed(path, "\n".join(ninja_lines()) + "\n")
 
 
-def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
+def ninja_lines() -> Iterator[str]:
     torch = torch_root()
     cxx = os.environ.get("CXX", "c++")
     base = (
@@ -189,7 +223,7 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
     yield f"cxx = {cxx}"
     yield f"base = {base}"
     yield f"torch_flags = {torch_flags}"
-    yield f"torch_libs = -L{shlex.quote(str(torch / 'lib'))} -ltorch_python -ltorch_cpu -ltorch -lc10"
+    yield f"link_flags = -Ltorch_simdev/lib -L{shlex.quote(str(torch / 'lib'))}"
     yield "rule compile"
     yield "  command = $cxx -MMD -MF $out.d $base $flags -c $in -o $out"
     yield "  depfile = $out.d"
@@ -206,41 +240,41 @@ def ninja_lines(products: list[tuple[Path, str]]) -> Iterator[str]:
     yield "  command = $cxx -shared -pthread -Wl,--gc-sections -Wl,-O1 -o $out $in $flags"
     yield "  description = LINK $out"
 
-    # Per library, (for newer processors only, object).  Sorted for the link, since of an inline function that
-    # several objects hold the linker takes the first, which must run on any processor.
-    objects: dict[bool, list[tuple[bool, str]]] = {True: [], False: []}
     optimize = "-g" if DEBUG else "-O2 -g1 -ffunction-sections -fdata-sections"
     last = "-O0" if DEBUG else ""  # of several -O the last counts
-    headers: dict[str, str] = {}
-    for part in PARTS:
-        flags = " ".join([optimize, "$torch_flags" if part.torch else f"-I{CSRC}/libsimdev", part.flags])
-        if part.pch and USE_PCH and part.pch not in headers:
+    paths = {library.name: library.path for library in LIBRARIES}
+    for library in LIBRARIES:
+        flags = f"{optimize} {library.compile}"
+        header = f"pch/{library.pch}.h" if library.pch and USE_PCH else None
+        if header:
             # The copy beside the .gch is what the compiler falls back to, and what it names in messages.
-            headers[part.pch] = f"pch/{part.pch}.h"
-            yield f"build pch/{part.pch}.h: copy {ninja_escape(CSRC / f'pch/{part.pch}.h')}"
-            yield f"build pch/{part.pch}.h.gch: precompile pch/{part.pch}.h\n  flags = {flags} {last}"
-        for source in sorted((CSRC / part.folder).glob("*.cpp")):
+            yield f"build {header}: copy {ninja_escape(CSRC / header)}"
+            yield f"build {header}.gch: precompile {header}\n  flags = {flags} {last}"
+        # (for newer processors only, object), sorted for the link: of an inline function that several objects
+        # hold the linker takes the first, which must run on any processor.
+        objects: list[tuple[bool, str]] = []
+        for source in sorted(path for folder in library.folders for path in (CSRC / folder).glob("*.cpp")):
             kernel = next((k for k in sorted(KERNEL_FLAGS, reverse=True) if source.stem.endswith(k)), None)
             newer = kernel in ("_kernels_avx2", "_kernels_avx512")
             if newer and platform.machine() not in ("x86_64", "AMD64"):
                 continue
-            header = headers.get(part.pch) if part.pch and not kernel else None
-            extra = KERNEL_FLAGS[kernel] if kernel else f"-include {header}" if header else ""
-            target = f"obj/{part.folder}/{source.stem}.o"
-            needs = f" | {header}.gch" if header else ""
-            yield f"build {target}: compile {ninja_escape(source)}{needs}\n  flags = {flags} {extra} {last}"
-            objects[part.torch].append((newer, target))
-
-    extension, library = (destination for _, destination in products[:2])
-    torch_objects, library_objects = (
-        " ".join(name for _, name in sorted(objects[key])) for key in (True, False)
-    )
-    # Ninja hands $flags to the shell, hence $$ for a literal dollar and quotes around it.
-    yield f"build {library}: link {library_objects}"
-    yield f"  flags = -Wl,-z,defs -Wl,-soname,libsimdev.so {shared_cxx_library()}"
-    yield f"build {extension}: link {torch_objects} | {library}"
-    yield f"  flags = -Ltorch_simdev/lib -lsimdev '-Wl,-rpath,$$ORIGIN/lib' $torch_libs {shared_cxx_library()}"
-    yield f"default {library} {extension}"
+            use_header = header and not kernel
+            extra = KERNEL_FLAGS[kernel] if kernel else f"-include {header}" if use_header else ""
+            target = f"obj/{source.relative_to(CSRC).with_suffix('.o')}"
+            yield f"build {target}: compile {ninja_escape(source)}{f' | {header}.gch' if use_header else ''}"
+            yield f"  flags = {flags} {extra} {last}"
+            objects.append((newer, target))
+        needed = " ".join(paths[name] for name in library.needs)
+        yield f"build {library.path}: link {' '.join(name for _, name in sorted(objects))} | {needed}"
+        # Ninja hands $flags to the shell, hence $$ for a literal dollar and quotes around it.
+        origin = "$$ORIGIN/lib" if library.path == EXTENSION else "$$ORIGIN"
+        own = " ".join(f"-l:{name}" for name in library.needs)
+        complete = "" if library.path == EXTENSION else f"-Wl,-z,defs -Wl,-soname,{library.name}"
+        yield (
+            f"  flags = {complete} -Wl,-Bsymbolic-functions $link_flags {own} '-Wl,-rpath,{origin}' "
+            f"{library.torch} {shared_cxx_library()}"
+        )
+    yield f"default {' '.join(paths.values())}"
 
 
 def write_if_changed(path: Path, text: str) -> None:

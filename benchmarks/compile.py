@@ -4,6 +4,9 @@ Both run in one process, alternating, warm; the medians are compared.  Rows agai
 What the columns mean: README.md.
 
     python benchmarks/compile.py [--only NAME ...] [--rounds N] [--json FILE] [--check] [--list]
+
+`--first` instead takes the time until models of the zoo give their first result, each in a new process:
+with empty caches, and with what the first process left in them.
 """
 
 from __future__ import annotations
@@ -14,8 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")  # before PyTorch is imported, whi
 
 import argparse
 import json
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from eager import CPU, Measurement, Row, Work, alternate, machine, show, verdict
 from torch import Tensor
+from zoo import BY_NAME
 
 Function = Callable[..., Tensor]
 SIMDEV = torch.device("simdev")
@@ -137,6 +144,61 @@ ROWS = [
 ]
 
 
+# --- Until the first result ---------------------------------------------------------------------------------
+
+FIRST = ["mixer", "dlrm", "graph", "wavenet"]  # models that compile within a minute
+
+
+def first_result(name: str, device: str) -> float:
+    """Returns the seconds from torch.compile() to the first result of a zoo model, in this process."""
+    workload = BY_NAME[name].build()
+    module = workload.module.to(device).eval()
+    inputs = [value.to(device) for value in workload.inputs]
+    with torch.no_grad():
+        module(*inputs).cpu()  # starts the device
+        start = time.perf_counter()
+        torch.compile(module)(*inputs).cpu()
+        return time.perf_counter() - start
+
+
+def in_new_process(name: str, device: str, caches: str) -> float:
+    """Returns what `first_result` does in a new process whose compiler keeps its caches in this folder."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": caches}
+    command = [sys.executable, __file__, "--first-result", name, device]
+    result = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return float(result.stdout.splitlines()[-1])
+
+
+def measure_first(names: list[str]) -> list[tuple[Row, Measurement]]:
+    """Returns the sums over the models with cold and with warm caches, and prints each model's times."""
+    totals = {(caches, device): 0.0 for caches in ("cold", "warm") for device in ("cpu", "simdev")}
+    for name in names:
+        for device in ("cpu", "simdev"):
+            with tempfile.TemporaryDirectory() as folder:
+                for caches in ("cold", "warm"):
+                    taken = in_new_process(name, device, folder)
+                    totals[caches, device] += taken
+                    print(f"{name:<10} {device:<7} {caches} caches {taken:7.2f} s", flush=True)
+    found = []
+    for caches, needed in (("cold", 1.15), ("warm", 1.1)):
+        cpu, simdev = totals[caches, "cpu"], totals[caches, "simdev"]
+        measured = Measurement(cpu, simdev, simdev / cpu)
+        row = Row(caches, f"first results, {caches} caches", needed, 1.0, lambda *_, it=measured: it)
+        found.append((row, measured))
+    return found
+
+
+def measurements(options: argparse.Namespace) -> Iterator[tuple[Row, Measurement]]:
+    """Yields what the command line asks for."""
+    if options.first is not None:
+        yield from measure_first(options.first or FIRST)
+        return
+    for row in ROWS:
+        if row.key in options.only:
+            torch._dynamo.reset()
+            yield row, row.measure(SIMDEV, options.rounds)
+
+
 def main() -> int:
     keys = [row.key for row in ROWS]
     parser = argparse.ArgumentParser(
@@ -147,7 +209,18 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a needed figure is missed")
     parser.add_argument("--list", action="store_true", help="list the rows and exit")
+    parser.add_argument(
+        "--first",
+        nargs="*",
+        choices=sorted(BY_NAME),
+        metavar="MODEL",
+        help=f"time until the first result (default: {' '.join(FIRST)})",
+    )
+    parser.add_argument("--first-result", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.first_result:
+        print(first_result(*options.first_result))
+        return 0
     if options.list:
         print("\n".join(f"{row.key:<16} {row.work}" for row in ROWS))
         return 0
@@ -156,11 +229,7 @@ def main() -> int:
     print(", ".join(f"{name} {value}" for name, value in facts.items()))
     print(f"{'work':<44}{'reference':>12}{'simdev':>12}{'ratio':>9}{'needed':>8}{'aim':>7}  verdict")
     results = []
-    for row in ROWS:
-        if row.key not in options.only:
-            continue
-        torch._dynamo.reset()
-        measured = row.measure(SIMDEV, options.rounds)
+    for row, measured in measurements(options):
         outcome = verdict(row, measured.ratio)
         results.append({"key": row.key, "work": row.work, **asdict(measured), "verdict": outcome})
         times = f"{show(measured.reference, row.key):>12}{show(measured.device, row.key):>12}"

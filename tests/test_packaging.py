@@ -150,7 +150,9 @@ def wheel(tmp_path_factory) -> Path:
 def test_wheel_holds_what_the_package_needs_and_no_more(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    for needed in [f"_C{suffix}", "lib/libsimdev.so", "include/simdev.h", "py.typed", "_build_info.py"]:
+    libraries = [f"_C{suffix}", "lib/libsimdev.so", "lib/libtorch_simdev.so"]
+    headers = ["include/simdev.h", "include/simdev_kernel.h", "include/aoti/simdev_aoti.h"]
+    for needed in [*libraries, *headers, "py.typed", "_build_info.py"]:
         assert f"torch_simdev/{needed}" in names
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "torch_simdev").rglob("*.py")}
     assert sources <= names
@@ -176,10 +178,10 @@ def test_wheel_works_in_another_environment(wheel, tmp_path):
         ours = "torch_simdev" in package.name or package.name in {"pip", "setuptools", "__pycache__"}
         if not ours and not (site / package.name).exists():
             (site / package.name).symlink_to(package)
-    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--disable-pip-version-check", wheel]
-    subprocess.run(install, check=True, timeout=300)
-    code = f"import torch; import torch_simdev; print(torch_simdev.__file__)\n{USE}"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--disable-pip-version-check", wheel]
+    subprocess.run(install, check=True, timeout=300, env=environment)
+    code = f"import torch; import torch_simdev; print(torch_simdev.__file__)\n{USE}"
     run = [python, "-c", code]
     result = subprocess.run(
         run, check=True, timeout=100, cwd=tmp_path, env=environment, capture_output=True, text=True

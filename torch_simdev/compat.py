@@ -54,8 +54,9 @@ def register(module_name: str) -> None:
     may be imported again after its removal from sys.modules.
     """
     module = sys.modules[module_name]
-    # Private: the public rename wraps DeviceType.__repr__ once more at each call.
-    if torch._C._get_privateuse1_backend_name() != BACKEND:
+    # Private: the public rename wraps DeviceType.__repr__ once more at each call.  The name that C++ knows says
+    # nothing: our library has given it, for programs without Python.
+    if torch.utils.backend_registration._privateuse1_backend_name != BACKEND:
         torch.utils.rename_privateuse1_backend(BACKEND)
     if not hasattr(torch, BACKEND):
         torch._register_device_module(BACKEND, module)

@@ -25,10 +25,11 @@ namespace simdev {
 namespace {
 
 bool hasUnitLastStride(const at::Tensor& tensor) {
-  return tensor.stride(-1) == 1;
+  return tensor.sym_stride(-1) == 1;
 }
 
-// Whether the fused kernel computes this call; `params.attn_mask` is as the user gave it.
+// Whether the fused kernel computes this call; `params.attn_mask` is as the user gave it.  Asked while a graph is traced
+// too, and then no dynamic size may be looked at more closely than the question needs.
 bool fusedKernelSupports(const sdp::sdp_params& params) {
   if (!sdp::has_only_dense_inputs(params)) {
     return false;
@@ -39,8 +40,8 @@ bool fusedKernelSupports(const sdp::sdp_params& params) {
          sdp::check_tensor_shapes(params, false) &&
          sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true>(params, false) &&
          sdp::check_attn_mask_shape(params, false) &&
-         sdp::check_nonzero_sequence_lengths_dense(params, false) && query.size(-1) == key.size(-1) &&
-         query.size(-1) == value.size(-1) && hasUnitLastStride(query) && hasUnitLastStride(key) &&
+         sdp::check_nonzero_sequence_lengths_dense(params, false) && query.sym_size(-1) == key.sym_size(-1) &&
+         query.sym_size(-1) == value.sym_size(-1) && hasUnitLastStride(query) && hasUnitLastStride(key) &&
          hasUnitLastStride(value);
 }
 

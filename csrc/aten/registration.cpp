@@ -1,4 +1,4 @@
-// Which tier serves an operator: decided here, once, by walking PyTorch's registry when the extension is loaded.
+// Which tier serves an operator: decided here, once, by walking PyTorch's registry when the library is loaded.
 //
 // Operators with a kernel of their own (TORCH_LIBRARY_IMPL(aten, PrivateUse1, ...) in this directory) are left alone, and so
 // are compositions of other operators.  Every other operator for which ATen has a CPU kernel gets a boxed one.
@@ -8,6 +8,7 @@
 #include "aten/launched.h"
 #include "aten/nested.h"
 #include "aten/placement.h"
+#include "runtime/device.h"
 
 #include <ATen/core/enum_tag.h>
 
@@ -248,13 +249,7 @@ void registerSparseKernel(
   }
 }
 
-} // namespace
-
-const std::map<std::string, const char*>& boxedOperators() {
-  return boxed();
-}
-
-void registerBoxedKernels() {
+void registerAll() {
   using c10::DispatchKey;
   installPlacementAllocator();
   const auto implement = [](const char* space, DispatchKey key) {
@@ -278,6 +273,19 @@ void registerBoxedKernels() {
       ->fallback(torch::CppFunction::makeFromBoxedFunction<&unregisteredOperator>());
   implement("_", DispatchKey::QuantizedPrivateUse1)
       ->fallback(torch::CppFunction::makeFromBoxedFunction<&refuseQuantized>());
+}
+
+[[maybe_unused]] const bool registered = (onInitialization(&registerBoxedKernels), true);
+
+} // namespace
+
+const std::map<std::string, const char*>& boxedOperators() {
+  return boxed();
+}
+
+void registerBoxedKernels() {
+  static const bool done = (registerAll(), true);
+  static_cast<void>(done);
 }
 
 } // namespace simdev

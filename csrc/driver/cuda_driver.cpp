@@ -15,7 +15,14 @@ namespace simdev {
 
 namespace {
 
-CudaFrontend cudaFrontend{};
+// A program without Python has no other.
+CudaFrontend cudaFrontend{
+    .unavailableReason = [] { return std::string("the CUDA driver works in a Python process only."); },
+    .deviceCount = nullptr,
+    .initialize = nullptr,
+    .deviceProperties = nullptr,
+    .sleep = nullptr,
+    .canAccessPeer = nullptr};
 
 class CudaDriver final : public DelegateDriver {
  public:

@@ -108,6 +108,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 };
 
 [[maybe_unused]] const bool registered = [] {
+  c10::register_privateuse1_backend("simdev"); // for programs without Python, which names it too
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   return true;
 }();

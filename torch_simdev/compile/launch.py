@@ -24,20 +24,20 @@ from .. import _C
 # source alone decides what the kernel is, wherever the package is installed.
 KERNEL_HEADER = "#include <simdev_kernel.h>"
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent.parent
 
 
 @functools.cache
 def _header_text() -> str:
-    text = (_PACKAGE / "include" / "simdev_kernel.h").read_text()
+    text = (PACKAGE / "include" / "simdev_kernel.h").read_text()
     return text.replace("#pragma once\n", "")
 
 
 @functools.cache
 def sources_digest() -> str:
     """Returns a hash of everything in this package that decides what code is generated."""
-    digest = hashlib.sha256(_header_text().encode())
-    for path in sorted((_PACKAGE / "compile").glob("*.py")):
+    digest = hashlib.sha256()
+    for path in sorted([*(PACKAGE / "compile").glob("*.py"), *(PACKAGE / "include").rglob("*.h")]):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -232,3 +232,25 @@ def record_graphs() -> None:
     cudagraph_utils.check_lowering_disable_cudagraph = check_lowering_disable_cudagraph
     compile_fx._compile_fx_inner = compile_fx_inner
     CompiledFxGraph.post_compile = post_compile
+
+
+@_patch(test="test_generated_cpp_includes_our_headers")
+def build_against_our_library() -> None:
+    """The command lines for generated C++ know the headers and libraries of some devices only."""
+    from torch._inductor import cpp_builder
+
+    from .launch import PACKAGE
+
+    upstream = cpp_builder.get_cpp_torch_device_options
+
+    @functools.wraps(upstream)
+    def get_cpp_torch_device_options(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        options = upstream(device_type, *args, **kwargs)
+        if device_type == DEVICE_TYPE:
+            _, include_dirs, _, _, libraries_dirs, libraries, _ = options
+            include_dirs += [str(PACKAGE / "include"), str(PACKAGE / "include" / "aoti")]
+            libraries_dirs.append(str(PACKAGE / "lib"))
+            libraries.append("torch_simdev")
+        return options
+
+    cpp_builder.get_cpp_torch_device_options = get_cpp_torch_device_options

@@ -14,19 +14,19 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
-from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from .. import devices
 from .._utils import DEVICE_TYPE
 from . import config, launch, lowering, patches
+from .cpp_wrapper import SimdevCppWrapper
 from .scheduling import SimdevScheduling
 from .wrapper import SimdevPythonWrapper
 
 
 class SimdevOpOverrides(DeviceOpOverrides):
-    """Snippets of Python that Inductor's wrapper writes."""
+    """Snippets of Python, and of C++, that Inductor's wrappers write."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
         return f"from torch_simdev._C import _current_raw_stream as {name}"
@@ -45,6 +45,15 @@ class SimdevOpOverrides(DeviceOpOverrides):
 
     def current_device_idx_expr(self) -> str:
         return "torch.simdev.current_device()"
+
+    def cpp_aoti_stream_guard(self) -> str:
+        return "AOTISimdevStreamGuard"
+
+    def cpp_aoti_device_guard(self) -> str:
+        return "torch::stable::accelerator::DeviceGuard"
+
+    def cpp_kernel_type(self) -> str:
+        return "void*"
 
 
 class GraphPass(CustomGraphModulePass):
@@ -80,7 +89,7 @@ def register() -> None:
         DEVICE_TYPE,
         SimdevScheduling,
         SimdevPythonWrapper,
-        CppWrapperCpu,
+        SimdevCppWrapper,
         WrapperFxCodegen,
         device_custom_pass=GraphPass(),
         device_custom_config=config,

@@ -194,10 +194,17 @@ def compile_relabelled(
         gm, example_inputs: from Dynamo.
         inner_compile, kwargs: the compiler's other arguments.
 
-    Returns a function of simdev tensors.
+    Returns a function of simdev tensors.  Raises NotImplementedError for an ahead-of-time package.
     """
+    from torch._inductor.virtualized import V
+
     target = delegate_type()
     assert target is not None
+    if V.aot_compilation:
+        raise NotImplementedError(
+            f"ahead-of-time packages for simdev run on the simulated chip. Here simdev is {target}: export "
+            f"the model from device {target!r} instead."
+        )
     if not _can_generate_code(target):
         return gm.forward
     ours = _outputs_of_ours(gm)

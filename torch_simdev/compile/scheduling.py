@@ -19,6 +19,7 @@ from torch._inductor.utils import Placeholder, get_fused_kernel_name
 from torch._inductor.virtualized import V
 
 from .. import devices
+from .cpp_wrapper import declare_kernel, kernel_function
 from .kernel import SimdevKernelProxy, may_fail
 from .launch import KERNEL_HEADER
 
@@ -128,17 +129,23 @@ class SimdevScheduling(CppScheduling):
         wrapper.src_to_kernel[src_code] = name
         if kernel_args is not None:
             src_code = _template_source(src_code)
+        function = kernel_function(name) if V.graph.cpp_wrapper else "kernel"
         source = (
-            src_code.replace(str(Placeholder.KERNEL_NAME), "kernel")
+            src_code.replace(str(Placeholder.KERNEL_NAME), function)
             .replace(str(Placeholder.DESCRIPTIVE_NAME), name)
             .replace("#pragma CMT", "//")
         )
         signature = signature_of(self.kernel_group.args if kernel_args is None else kernel_args)
         body = IndentedBuffer()
+        if V.graph.cpp_wrapper:
+            body.splice(source, strip=True)
+            declaration = f"// {describe(nodes)}\n{declare_kernel(name, signature)}"
+            wrapper.define_kernel(name, body.getvalue(), gpu=False, cpp_definition=declaration)
+            return name
         body.writeline(f"compile_kernel(async_compile, {name!r}, {signature!r}, r'''")
         body.splice(source, strip=True)
         body.writeline("''')")
-        wrapper.define_kernel(name, body.getvalue(), metadata=describe(nodes), gpu=False)
+        wrapper.define_kernel(name, body.getvalue(), metadata=f"# {describe(nodes)}", gpu=False)
         return name
 
 
@@ -162,11 +169,11 @@ def _template_source(source: str) -> str:
 
 
 def describe(nodes: Sequence[BaseSchedulerNode]) -> str:
-    """Returns comment lines that say which operators a kernel fuses, and what it reads and writes."""
+    """Returns which operators a kernel fuses, for a comment."""
     operators: dict[str, None] = {}
     for node in nodes:
         for origin in getattr(node.node, "origins", ()):
             operator = origin.meta.get("original_aten")
             if operator is not None:
                 operators[str(getattr(operator, "_overloadpacket", operator))] = None
-    return f"# Fuses {', '.join(operators)}" if operators else "# Fuses nothing that came from an operator"
+    return f"Fuses {', '.join(operators)}" if operators else "Fuses nothing that came from an operator"

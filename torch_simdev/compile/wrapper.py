@@ -26,7 +26,8 @@ from torch_simdev.compile.launch import compile_kernel
 """
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Lets out the kernels that wait to be grouped with what follows."""
     # Not Scheduler.flush(): it would free what the node at hand still needs.
     for backend in V.graph.scheduler.backends.values():
         backend.flush()
@@ -80,15 +81,15 @@ class _SimdevWrapper:
 
     def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
         if node.get_device() is None:
-            _flush()
+            flush()
         super().generate_fallback_kernel(node)  # type: ignore[misc]
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        _flush()
+        flush()
         return super().codegen_cuda_stream_enter(stream_idx)  # type: ignore[misc]
 
     def codegen_cuda_stream_exit(self) -> None:
-        _flush()
+        flush()
         super().codegen_cuda_stream_exit()  # type: ignore[misc]
 
     def _generate_kernel_call_helper(
