@@ -204,14 +204,14 @@ void launchBackwardInParts(
     const std::array<at::Tensor, 3>& gradients,
     int64_t parts) {
   // Row `part` of the sums is laid out as the gradient that they add up to.
-  std::array<at::Tensor, 3> sums;
+  std::array<at::Tensor, 3> sums; // owns the memory until the work that uses it is in the stream
   for (const size_t i : {1, 2}) {
     if (gradients[i].defined()) {
       c10::DimVector sizes(gradients[i].sizes());
       c10::DimVector strides(gradients[i].strides());
       sizes.insert(sizes.begin(), parts);
       strides.insert(strides.begin(), gradients[i].numel());
-      sums[i] = backing(emptyStrided(sizes, strides, gradients[i].scalar_type(), gradients[i].device()));
+      sums[i] = emptyStrided(sizes, strides, gradients[i].scalar_type(), gradients[i].device());
     }
   }
   const std::array<bool, 3> mask{gradients[0].defined(), gradients[1].defined(), gradients[2].defined()};
@@ -225,7 +225,7 @@ void launchBackwardInParts(
        weight = backing(weight),
        parameters = std::move(parameters),
        gradInput = results[0],
-       sums,
+       sums = backing(sums),
        mask,
        parts](int64_t part) {
         std::array<at::Tensor, 3> own;
@@ -241,7 +241,7 @@ void launchBackwardInParts(
         placement.finish(
             parameters.backward(partOf(gradOutput, parts, part), partOf(input, parts, part), weight, mask));
       },
-      [results, sums] {
+      [results, sums = backing(sums)] {
         for (const size_t i : {1, 2}) {
           if (sums[i].defined()) {
             at::sum_out(const_cast<at::Tensor&>(results[i]), sums[i], 0);

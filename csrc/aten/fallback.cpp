@@ -57,7 +57,8 @@ void recordFallback(const OperatorPlan& plan) {
   }
 }
 
-// A host result as a tensor of the device.  The stream is idle, so its bytes can be written at once.
+// A host result as a tensor of the device.  The copy is in stream order: other threads may have given the stream work
+// since, which may still use the memory that the result gets.
 at::Tensor toDevice(const at::Tensor& result, c10::Device device) {
   if (!result.defined() || result.is_privateuseone()) {
     return result;
@@ -70,7 +71,7 @@ at::Tensor toDevice(const at::Tensor& result, c10::Device device) {
                           : empty(result.sizes(), result.scalar_type(), device);
   tensor._set_conj(result.is_conj());
   tensor._set_neg(result.is_neg());
-  backing(tensor).copy_(result);
+  tensor.copy_(result);
   return tensor;
 }
 
@@ -147,7 +148,7 @@ void runSynchronously(const OperatorPlan& plan, c10::Device device, torch::jit::
     out._set_conj(hostOut.is_conj()); // some kernels of LAPACK's leave the conjugation for later
     out._set_neg(hostOut.is_neg());
     KernelDispatchGuard guard;
-    backing(out).copy_(hostOut);
+    out.copy_(hostOut);
   }
   torch::jit::Stack results;
   for (size_t i = 0; i < plan.returns.size(); ++i) {

@@ -95,14 +95,16 @@ T checkedDivisor(KernelStatus& status, T divisor) noexcept {
   }
 }
 
+// The functions called below are Inductor's.  Not every release has them all, so they are looked up when a kernel of the
+// release uses them.
 template <typename T, typename U>
 auto floorDivide(KernelStatus& status, T dividend, U divisor) {
-  return ::floor_divide_integral(dividend, checkedDivisor(status, divisor));
+  return floor_divide_integral(dividend, checkedDivisor(status, divisor));
 }
 
 template <typename T, typename U>
 auto remainder(KernelStatus& status, T dividend, U divisor) {
-  return ::remainder_integral(dividend, checkedDivisor(status, divisor));
+  return remainder_integral(dividend, checkedDivisor(status, divisor));
 }
 
 template <typename T, typename U>
@@ -110,7 +112,7 @@ auto modulo(KernelStatus& status, T dividend, U divisor) {
   if constexpr (std::is_integral_v<U>) {
     divisor = checkedDivisor(status, divisor);
   }
-  return ::mod(dividend, divisor);
+  return mod(dividend, divisor);
 }
 
 #define floor_divide_integral(...) ::simdev::floorDivide(status, __VA_ARGS__)
@@ -135,22 +137,23 @@ Vector tanhOfFloats(Vector x) {
 
 template <typename Vector>
 Vector tanh(const Vector& x) {
-#if INDUCTOR_USE_VECTOR_TYPES()
-  if constexpr (std::is_same_v<Vector, at::vec::Vectorized<float>>) {
-    return tanhOfFloats(x);
-  } else if constexpr (requires { x[0]; } && std::is_same_v<typename Vector::value_type, float>) {
-    Vector result;
-    for (int i = 0; i < Vector::size() / at::vec::Vectorized<float>::size(); ++i) {
-      result[i] = tanhOfFloats(x[i]);
-    }
-    return result;
-  } else {
-    return x.tanh();
-  }
-#else
   return x.tanh();
-#endif
 }
+
+#if INDUCTOR_USE_VECTOR_TYPES()
+inline at::vec::Vectorized<float> tanh(const at::vec::Vectorized<float>& x) {
+  return tanhOfFloats(x);
+}
+
+template <int N>
+at::vec::VectorizedN<float, N> tanh(const at::vec::VectorizedN<float, N>& x) {
+  at::vec::VectorizedN<float, N> result;
+  for (int i = 0; i < N; ++i) {
+    result[i] = tanhOfFloats(x[i]);
+  }
+  return result;
+}
+#endif
 
 // Where no loop body catches a failure: reports it and goes on.
 #define SIMDEV_REPORT(condition, message) \

@@ -350,8 +350,8 @@ class SimulatorDriver final : public Driver {
   // --- Launch ---
 
   void launch(StreamHandle stream, std::unique_ptr<Task> task) override {
-    SIM_CHECK(simLaunchTask(toStream(stream), task->name(), runTask, destroyTask, task.get()));
-    task.release(); // the stream's now
+    const char* const name = task->name();
+    SIM_CHECK(simLaunchTask(toStream(stream), name, runTask, destroyTask, task.release()));
   }
 
   void launchKernel(

@@ -80,6 +80,7 @@ simLaunchKernel(const simLaunchConfig* config, simKernel_t kernel, const void* a
 
 simError_t
 simLaunchTask(simStream_t handle, const char* name, simTaskFn_t run, simTaskFn_t destroy, void* data) {
+  std::unique_ptr<void, simTaskFn_t> owner(data, destroy != nullptr ? destroy : [](void*) {});
   return api([&] {
     notNull(run, "run");
     Stream& stream = Stream::of(handle);
@@ -89,6 +90,7 @@ simLaunchTask(simStream_t handle, const char* name, simTaskFn_t run, simTaskFn_t
           command.destroy = destroy;
           command.data = data;
         });
+    (void)owner.release(); // the stream's now, even if what it reports below is an error of this very task
     stream.waitIfBlocking(ticket);
   });
 }

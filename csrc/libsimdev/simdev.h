@@ -381,7 +381,7 @@ SIM_API simError_t simLaunchHostFunc(simStream_t stream, simHostFn_t function, v
 
 /* Queues a closure: run(data) in stream order as device code, then destroy(data) once, before the stream
  * counts as having done it.  In a graph, run() is called at every replay and destroy() when the last graph
- * that holds it goes.  If the call fails, data still belongs to the caller and destroy() is not called.
+ * that holds it goes.  If the call fails, destroy() has been called too: data is the stream's in any case.
  * `name` has static lifetime. */
 typedef void (*simTaskFn_t)(void* data);
 SIM_API simError_t

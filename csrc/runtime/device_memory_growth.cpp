@@ -62,6 +62,7 @@ Block* DeviceMemory::grow(Request& request) {
     if (Block* block = takeFreeLocked()) {
       return block;
     }
+    const Workspace::Pause pause(device_);
     releaseCached(kDefaultPool);
     {
       std::lock_guard<SpinLock> guard(lock_);

@@ -4,6 +4,7 @@
 #include "driver/driver.h"
 
 #include <bit>
+#include <chrono>
 #include <exception>
 #include <optional>
 
@@ -11,16 +12,14 @@ namespace simdev {
 
 namespace {
 
-// Eight sizes between a power of two and the next, so that blocks of nearly the same size serve each other.
+// Powers of two, so that inputs whose sizes vary do not leave a block for each size: all the blocks that were ever needed at
+// a time are at most twice the largest of them.  Pages that a kernel does not touch are never made.
 size_t roundUp(size_t bytes) {
-  const size_t step = std::bit_floor(bytes) / 8;
-  return (bytes + step - 1) / step * step;
+  return std::bit_ceil(bytes);
 }
 
-// A block that is larger than that is left for a larger request.
-size_t largestFor(size_t bytes) {
-  return 2 * bytes;
-}
+// How long a kernel in progress is waited for, which has its memory until it ends.
+constexpr std::chrono::seconds kPatience{1};
 
 } // namespace
 
@@ -35,11 +34,13 @@ void* Workspace::allocate(c10::DeviceIndex device, size_t bytes) noexcept {
     std::optional<Block> block;
     {
       std::lock_guard lock(mutex_);
-      auto& blocks = free_[device];
-      if (const auto found = blocks.lower_bound(size);
-          found != blocks.end() && found->first <= largestFor(size)) {
+      Device& own = devices_[device];
+      if (own.pauses > 0) {
+        return nullptr;
+      }
+      if (const auto found = own.unused.lower_bound(size); found != own.unused.end()) {
         block = found->second;
-        blocks.erase(found);
+        own.unused.erase(found);
       }
     }
     if (!block.has_value()) {
@@ -52,6 +53,7 @@ void* Workspace::allocate(c10::DeviceIndex device, size_t bytes) noexcept {
     void* const pointer = driver().kernelPointer(device, block->base);
     std::lock_guard lock(mutex_);
     used_.emplace(pointer, *block);
+    ++devices_[device].used;
     return pointer;
   } catch (const std::exception&) {
     return nullptr;
@@ -63,7 +65,11 @@ void Workspace::release(void* pointer) noexcept {
   if (const auto found = used_.find(pointer); found != used_.end()) {
     const Block block = found->second;
     used_.erase(found);
-    free_[block.device].emplace(block.bytes, block);
+    Device& own = devices_[block.device];
+    own.unused.emplace(block.bytes, block);
+    if (--own.used == 0) {
+      idle_.notify_all();
+    }
   }
 }
 
@@ -71,11 +77,28 @@ void Workspace::trim(c10::DeviceIndex device) noexcept {
   std::multimap<size_t, Block> unused;
   {
     std::lock_guard lock(mutex_); // not held below: the work that is waited for may ask for a block
-    unused.swap(free_[device]);
+    unused.swap(devices_[device].unused);
   }
   for (const auto& [bytes, block] : unused) {
     driver().deallocate(device, block.base);
   }
+}
+
+Workspace::Pause::Pause(c10::DeviceIndex device) : device_(device) {
+  Workspace& workspace = instance();
+  {
+    std::unique_lock lock(workspace.mutex_);
+    Device& own = workspace.devices_[device];
+    ++own.pauses;
+    workspace.idle_.wait_for(lock, kPatience, [&own] { return own.used == 0; });
+  }
+  workspace.trim(device);
+}
+
+Workspace::Pause::~Pause() {
+  Workspace& workspace = instance();
+  std::lock_guard lock(workspace.mutex_);
+  --workspace.devices_[device_].pauses;
 }
 
 } // namespace simdev

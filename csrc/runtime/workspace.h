@@ -8,6 +8,7 @@
 
 #include <c10/core/Device.h>
 
+#include <condition_variable>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -22,12 +23,25 @@ class Workspace {
 
   static Workspace& instance();
 
-  // An address as kernels see it, aligned to 512 bytes; nullptr when the device has no memory left.
+  // An address as kernels see it, aligned to 512 bytes; nullptr when the device has no memory left, or none for this.
   void* allocate(c10::DeviceIndex device, size_t bytes) noexcept;
   // Takes a block back, from any thread.  Any other pointer is left alone.
   void release(void* pointer) noexcept;
   // Returns the device's unused blocks to the driver, which may wait for work in progress: not for the device's threads.
   void trim(c10::DeviceIndex device) noexcept;
+
+  // While it lives, the device's workspace has no memory: kernels use the host's.  For the caching allocator, which is
+  // about to run out: work that is queued must not take again what trim() has given back.
+  class Pause {
+   public:
+    explicit Pause(c10::DeviceIndex device);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    c10::DeviceIndex device_;
+  };
 
  private:
   struct Block {
@@ -35,9 +49,16 @@ class Workspace {
     void* base; // the driver's pointer
     size_t bytes;
   };
+  struct Device {
+    std::multimap<size_t, Block> unused; // by size
+    int used = 0; // number of blocks
+    int pauses = 0;
+  };
+
   std::mutex mutex_;
+  std::condition_variable idle_; // a device has no used block any more
   std::unordered_map<void*, Block> used_;
-  std::map<c10::DeviceIndex, std::multimap<size_t, Block>> free_; // by size
+  std::map<c10::DeviceIndex, Device> devices_;
 };
 
 } // namespace simdev
