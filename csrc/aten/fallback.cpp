@@ -8,6 +8,7 @@
 #include "aten/sparse.h"
 #include "aten/views.h"
 #include "driver/driver.h"
+#include "runtime/device.h"
 #include "runtime/env.h"
 #include "runtime/stream.h"
 
@@ -26,6 +27,12 @@ std::atomic<FallbackPolicy>& policyVariable() {
   static std::atomic<FallbackPolicy> policy{static_cast<FallbackPolicy>(envChoice("SIMDEV_FALLBACK"))};
   return policy;
 }
+
+// A malformed setting is an error from the start, not at the first fallback.
+[[maybe_unused]] const bool registered = [] {
+  onInitialization([] { policyVariable(); });
+  return true;
+}();
 
 struct Counters {
   std::mutex mutex;

@@ -36,6 +36,9 @@ void applySettings() {
   try {
     checkKeys(settings);
     c10::CachingAllocator::setAllocatorSettings(settings);
+  } catch (const std::logic_error&) { // of std::stoull
+    TORCH_CHECK_VALUE(
+        false, "SIMDEV_ALLOC_CONF='", settings, "' is malformed: a key has something else than its number");
   } catch (const std::exception& error) {
     TORCH_CHECK_VALUE(false, "SIMDEV_ALLOC_CONF='", settings, "' is malformed: ", compat::message(error));
   }
