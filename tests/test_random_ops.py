@@ -435,6 +435,11 @@ def test_host_generator_is_refused(name: str) -> None:
         DRAWS[name](torch.Generator("simdev:1"))
 
 
+def test_generator_of_the_device_is_refused_for_host_tensors() -> None:
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'simdev'"):
+        torch.randn(3, generator=torch.Generator("simdev"))
+
+
 ERRORS: list[tuple[Callable[[str], object], str]] = [
     (lambda d: torch.empty(3, device=d).normal_(0, -1), "normal expects std >= 0.0, but found std -1"),
     (lambda d: torch.normal(torch.zeros(3, device=d), -1.0), "normal expects std >= 0.0"),

@@ -242,6 +242,8 @@ GeneratorImpl& getGeneratorOrDefault(const std::optional<at::Generator>& generat
       "' device type for generator but found '",
       chosen.device().type(),
       "'");
+  // A generator of ours brings a tensor of the host here, whose device has no index.
+  TORCH_CHECK(device >= 0, "Expected a 'cpu' device type for generator but found '", kDeviceType, "'");
   TORCH_CHECK(
       chosen.device().index() == device,
       "Expected a generator of ",
