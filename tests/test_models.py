@@ -1,4 +1,4 @@
-"""The model zoo on the device: inference and a training step have the CPU's values and gradients, eager.
+"""The model zoo on the device: inference and a training step have the CPU's values and gradients, eager and compiled.
 
 The sizes are small; the figures at full size: benchmarks/models.py.
 """
@@ -38,6 +38,27 @@ def test_has_the_values_of_the_cpu(architecture: Architecture, phase: str, dev: 
         if phase == "training":
             weights = [list(each.trained.parameters()) for each in (reference, step)]
             assert all(difference(ours, theirs, least=1e-2) < 1e-4 * slack for theirs, ours in zip(*weights))
+
+
+# What Inductor does not compile for the CPU either.
+NOT_BY_INDUCTOR = {"moe": "fake tensors refuse a grouped product in other types than bfloat16"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda each: each.name)
+def test_compiled_has_the_values_of_the_cpu(
+    architecture: Architecture, phase: str, dev: torch.device
+) -> None:
+    if architecture.name in NOT_BY_INDUCTOR:
+        pytest.skip(NOT_BY_INDUCTOR[architecture.name])
+    if architecture.from_transformers:
+        pytest.importorskip("transformers", reason="pip install --no-deps -r requirements-zoo.txt")
+    torch._dynamo.reset()
+    workload = architecture.build(small=True)
+    reference, step = Step(workload, CPU, compiled=False), Step(workload, dev, compiled=True)
+    check(reference, step, "compiled", phase, architecture.gradient_slack)
 
 
 def test_a_wrong_value_is_found(dev: torch.device) -> None:
