@@ -5,22 +5,15 @@ Each function compiles into a form of kernel that once computed something else t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-pytestmark = pytest.mark.slow  # each compiles C++: run by `make conformance`
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+# Each compiles C++: run by `make conformance`.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_dynamo")]
 
 
 def masked(y: Tensor) -> Tensor:

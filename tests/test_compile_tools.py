@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Iterator
 from unittest import mock
 
 import pytest
@@ -33,14 +32,7 @@ from torch_simdev.compile.tools import (  # noqa: E402
 
 aten = torch.ops.aten
 compiles_cpp = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def loss(x: Tensor, weight: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ at::Tensor convolution(
     c10::IntArrayRef outputPadding,
     int64_t groups) {
   checkSameType(input, weight, "weight");
-  if (bias.has_value() && bias->defined()) {
+  if (isDefined(bias)) {
     checkSameType(input, *bias, "bias");
   }
   ConvolutionParameters parameters(stride, padding, dilation, transposed, outputPadding, groups);
@@ -195,11 +195,13 @@ at::Tensor convolution(
   return output;
 }
 
-// The gradients of parts of the batch, from which those of the weight and the bias are summed afterwards.
+// The gradients of parts of the batch, from which those of the weight and the bias are summed afterwards.  The first three
+// tensors are backing tensors.
 void launchBackwardInParts(
-    const at::Tensor& gradOutput,
-    const at::Tensor& input,
-    const at::Tensor& weight,
+    c10::Device device,
+    at::Tensor gradOutput,
+    at::Tensor input,
+    at::Tensor weight,
     ConvolutionParameters parameters,
     const std::array<at::Tensor, 3>& gradients,
     int64_t parts) {
@@ -216,16 +218,17 @@ void launchBackwardInParts(
   }
   const std::array<bool, 3> mask{gradients[0].defined(), gradients[1].defined(), gradients[2].defined()};
   const std::vector<at::Tensor> results = backing(gradients);
+  const std::vector<at::Tensor> kernelSums = backing(sums);
   launchBlocks(
-      input.device(),
+      device,
       "aten::convolution_backward",
       static_cast<uint32_t>(parts),
-      [gradOutput = backing(gradOutput),
-       input = backing(input),
-       weight = backing(weight),
+      [gradOutput = std::move(gradOutput),
+       input = std::move(input),
+       weight = std::move(weight),
        parameters = std::move(parameters),
        gradInput = results[0],
-       sums = backing(sums),
+       sums = kernelSums,
        mask,
        parts](int64_t part) {
         std::array<at::Tensor, 3> own;
@@ -241,7 +244,7 @@ void launchBackwardInParts(
         placement.finish(
             parameters.backward(partOf(gradOutput, parts, part), partOf(input, parts, part), weight, mask));
       },
-      [results, sums = backing(sums)] {
+      [results, sums = kernelSums] {
         for (const size_t i : {1, 2}) {
           if (sums[i].defined()) {
             at::sum_out(const_cast<at::Tensor&>(results[i]), sums[i], 0);
@@ -284,7 +287,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
   const bool separable = large && (!outputMask[0] || batchIsOutermost(gradients[0]));
   const int64_t parts = separable ? batchParts(input, transposed) : 1;
   if (parts > 1) {
-    launchBackwardInParts(gradOutput, input, weight, std::move(parameters), gradients, parts);
+    launchBackwardInParts(
+        device,
+        backing(gradOutput),
+        std::move(kernelInput),
+        std::move(kernelWeight),
+        std::move(parameters),
+        gradients,
+        parts);
     return {gradients[0], gradients[1], gradients[2]};
   }
   launchInto(

@@ -68,12 +68,7 @@ MaskedTensor launchDropout(
       state,
       keep,
       scale};
-  native::launchKernel(
-      device,
-      name,
-      kernel,
-      native::gridFor(static_cast<size_t>(count) * native::kRandomCostInBytes),
-      arguments);
+  native::launchKernel(device, name, kernel, native::gridForNumbers(count), arguments);
   return {std::move(output), std::move(mask)};
 }
 

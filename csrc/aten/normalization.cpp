@@ -63,17 +63,13 @@ bool isInMemoryFormat(const at::Tensor& tensor) {
 }
 
 bool isContiguous(const OptionalTensor& tensor) {
-  return !tensor.has_value() || !tensor->defined() || tensor->is_contiguous();
+  return !isDefined(tensor) || tensor->is_contiguous();
 }
 
 // A contiguous float vector with an element for each channel, or nothing.
 bool isPlainParameter(const OptionalTensor& tensor, int64_t channels) {
-  return !tensor.has_value() || !tensor->defined() ||
+  return !isDefined(tensor) ||
          (tensor->scalar_type() == c10::kFloat && tensor->is_contiguous() && tensor->numel() == channels);
-}
-
-bool isDefined(const OptionalTensor& tensor) {
-  return tensor.has_value() && tensor->defined();
 }
 
 const float* inputOrNull(const OptionalTensor& tensor) {

@@ -151,12 +151,7 @@ void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& gene
         draw.b,
         draw.base,
         draw.range};
-    native::launchKernel(
-        device,
-        name,
-        kernel,
-        native::gridFor(static_cast<size_t>(count) * native::kRandomCostInBytes),
-        arguments);
+    native::launchKernel(device, name, kernel, native::gridForNumbers(count), arguments);
   } else {
     draw.probabilities = backing(draw.probabilities);
     launch(device, name, [draw = std::move(draw), output = backing(target), state, device] {

@@ -25,10 +25,6 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-bool isDefined(const OptionalTensor& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 void checkCell(
     const char* name,
     const at::Tensor& inputGates,

@@ -39,4 +39,9 @@ inline uint32_t gridForParts(int64_t parts, size_t bytes) {
   return static_cast<uint32_t>(std::min<int64_t>(gridFor(bytes / 2), parts));
 }
 
+// The same for kernels that draw numbers: making one takes as long as moving 16 bytes.
+inline uint32_t gridForNumbers(int64_t count) {
+  return gridFor(static_cast<size_t>(count) * 16);
+}
+
 } // namespace simdev::native

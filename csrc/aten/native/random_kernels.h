@@ -10,7 +10,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace simdev::native {
@@ -52,8 +51,5 @@ struct DropoutArguments {
 // nullptr when the distribution has no values of that type.
 KernelFunction randomKernel(Distribution distribution, c10::ScalarType output);
 KernelFunction dropoutKernel(c10::ScalarType dtype); // nullptr unless a real floating-point type
-
-// Making a number takes as long as moving so many bytes; for gridFor().
-inline constexpr size_t kRandomCostInBytes = 16;
 
 } // namespace simdev::native
