@@ -13,10 +13,7 @@ import importlib.util
 import json
 import os
 import pathlib
-import queue
-import subprocess
 import sys
-import threading
 import types
 import unittest
 import warnings
@@ -32,6 +29,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from tests.conformance.sweep import RANDOM, UNDETERMINED, op_key
+from tests.conformance.workers import Died, ask_all
 
 SECONDS_PER_OPERATOR = 60
 # They tell host tensors from others by device type, which does not work where the reference is the host.
@@ -160,46 +158,7 @@ def work(samples: int) -> None:
             answer = check(operators[name], samples)
         except Exception as exception:
             answer = f"{type(exception).__name__}: {exception}"[:600]
-        print(json.dumps([name, answer]), flush=True)
-
-
-class Worker:
-    """A child process, replaced when it dies."""
-
-    def __init__(self, samples: int):
-        self.samples = samples
-        self.process: subprocess.Popen[str] | None = None
-
-    def ask(self, name: str) -> str:
-        if self.process is None:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.conformance.delegate_sweep", "--worker", "--samples", str(self.samples)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            )  # fmt: skip
-        process = self.process
-        assert process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(SECONDS_PER_OPERATOR, process.kill)
-        timer.start()
-        try:
-            process.stdin.write(name + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        finally:
-            timer.cancel()
-        if not answer:
-            self.process = None
-            return f"the process died: {process.wait()}"
-        text = json.loads(answer)[1]
-        if "device-side assert" in text:
-            self.close()
-        return text
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process = None
+        print(json.dumps(answer), flush=True)
 
 
 def main() -> int:
@@ -213,7 +172,6 @@ def main() -> int:
     if options.worker:
         work(options.samples)
         return 0
-    names: queue.SimpleQueue[str] = queue.SimpleQueue()
     left_out = NOT_OVER_THE_CPU if reference_device() == "cpu" else set()
     wanted = [
         op_key(op)
@@ -222,25 +180,21 @@ def main() -> int:
         and op_key(op) not in left_out
         and not op_key(op).startswith(NOT_COMPARED)
     ]
-    for name in wanted:
-        names.put(name)
     results: dict[str, str] = {}
 
-    def serve() -> None:
-        worker = Worker(options.samples)
-        while True:
-            try:
-                name = names.get_nowait()
-            except queue.Empty:
-                break
-            results[name] = worker.ask(name)
-        worker.close()
+    def answered(name: str, answer: Any) -> bool:
+        results[name] = str(answer) if isinstance(answer, Died) else answer
+        return "device-side assert" not in results[name]  # which leaves CUDA unusable in that process
 
-    threads = [threading.Thread(target=serve) for _ in range(options.jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    command = [
+        sys.executable,
+        "-m",
+        "tests.conformance.delegate_sweep",
+        "--worker",
+        "--samples",
+        str(options.samples),
+    ]
+    ask_all(wanted, command, SECONDS_PER_OPERATOR, options.jobs, answered)
     failures = {name: answer for name, answer in sorted(results.items()) if answer != "ok"}
     if options.json:
         options.json.write_text(json.dumps({"operators": len(wanted), "failures": failures}, indent=1))

@@ -10,9 +10,7 @@ import argparse
 import collections
 import json
 import pathlib
-import subprocess
 import sys
-import threading
 import time
 import warnings
 from typing import Any
@@ -30,6 +28,7 @@ from tests.conformance.compare import (
     samples,
 )
 from tests.conformance.exceptions import EXCEPTIONS
+from tests.conformance.workers import Died, ask_all
 
 # Their values are random: only metadata can be compared with the CPU's.
 RANDOM = set(
@@ -142,40 +141,18 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
         flags.append("--backward")
     if options.samples is not None:
         flags += ["--samples", str(options.samples)]
-    while todo:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.sweep", *flags],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert child.stdin is not None and child.stdout is not None
-        while todo:
-            key = todo.pop(0)
-            timer = threading.Timer(options.timeout, child.kill)
-            timer.start()
-            try:
-                child.stdin.write(key + "\n")
-                child.stdin.flush()
-                line = child.stdout.readline()
-            except BrokenPipeError:
-                line = ""
-            timer.cancel()
-            if line:
-                results[key] = json.loads(line)
-            else:
-                results[key] = {
-                    "op": key,
-                    "reason": f"the process died (exit status {child.wait()})",
-                    "seconds": 0.0,
-                }
-            options.out.write_text(json.dumps(results, indent=1))
-            reason = results[key]["reason"]
-            done = len(results)
-            if reason or sys.stderr.isatty():
-                print(f"[{done}/{len(keys)}] {key}: {reason or 'ok'}"[:220], flush=True)
-            if not line:
-                break
-        child.stdin.close()
-        child.wait()
+
+    def answered(key: str, answer: Any) -> bool:
+        died = isinstance(answer, Died)
+        results[key] = {"op": key, "reason": str(answer), "seconds": 0.0} if died else answer
+        options.out.write_text(json.dumps(results, indent=1))
+        reason = results[key]["reason"]
+        if reason or sys.stderr.isatty():
+            print(f"[{len(results)}/{len(keys)}] {key}: {reason or 'ok'}"[:220], flush=True)
+        return True
+
+    command = [sys.executable, "-m", "tests.conformance.sweep", *flags]
+    ask_all(todo, command, options.timeout, options.jobs, answered)
     return results
 
 
@@ -189,6 +166,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, help="samples of each operator (default: all)")
     parser.add_argument("--backward", action="store_true", help="compare gradients too")
     parser.add_argument("--match", default="", help="only operators whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="operators at a time")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one operator")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/conformance.json"))
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
