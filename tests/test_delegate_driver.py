@@ -104,9 +104,18 @@ def test_an_unknown_driver_names_the_possible_ones(run_python: RunPython) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF only")
-def test_autograd_can_be_told_which_accelerator_a_node_is_on() -> None:
-    # What csrc/runtime/two_accelerators.cpp redirects, in a PyTorch that has CUDA.
-    assert torch.simdev._C._accelerator_imports() >= 1
+def test_autograd_can_be_told_which_accelerator_a_node_is_on(run_python: RunPython) -> None:
+    # What csrc/runtime/two_accelerators.cpp does in a PyTorch that has CUDA.  A redirected call that nobody answers goes to
+    # the original, which must not be redirected itself.
+    code = """
+import torch
+assert torch.simdev._C._accelerator_imports(redirect=True) >= 1
+assert torch.accelerator.current_accelerator().type == "simdev"
+x = torch.ones(3, device="simdev", requires_grad=True)
+(x * x).sum().backward()
+print(x.grad.tolist(), torch.accelerator.current_device_index())
+"""
+    assert run_python(code).stdout == "[2.0, 2.0, 2.0] 0\n"
 
 
 def test_the_simulated_chip_has_no_backing_tensors_to_show(run_python: RunPython) -> None:

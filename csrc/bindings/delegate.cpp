@@ -270,7 +270,7 @@ void initDelegateBindings(py::module_& m) {
     return py::reinterpret_steal<py::object>(
         PyCFunction_New(&kCallPlain, py::make_tuple(compiled, owner).ptr()));
   });
-  m.def("_accelerator_imports", [] { return findAcceleratorImports(/*redirect=*/false); });
+  m.def("_accelerator_imports", &findAcceleratorImports, py::arg("redirect"));
   m.def("_to_backing", torch::wrap_pybind_function([](const at::Tensor& tensor) {
           return convert(tensor, true);
         }));

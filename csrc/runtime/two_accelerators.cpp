@@ -16,6 +16,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <sys/mman.h>
@@ -96,8 +97,16 @@ void visitEntry(void** entry, Search& search) {
   }
 }
 
+// Whether this code is the library's: getAcceleratorOfNode() needs the original in its own table.
+bool isOurs(const dl_phdr_info& library) {
+  Dl_info ours;
+  return dladdr(reinterpret_cast<const void*>(&getAcceleratorOfNode), &ours) != 0 &&
+      reinterpret_cast<uintptr_t>(ours.dli_fbase) == library.dlpi_addr;
+}
+
 int visitLibrary(dl_phdr_info* library, size_t, void* data) {
-  if (library->dlpi_name == nullptr || std::strstr(library->dlpi_name, "/libtorch_") == nullptr) {
+  if (library->dlpi_name == nullptr || std::strstr(library->dlpi_name, "/libtorch_") == nullptr ||
+      isOurs(*library)) {
     return 0;
   }
   const ElfW(Dyn)* dynamic = nullptr;
