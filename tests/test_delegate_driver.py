@@ -105,8 +105,8 @@ def test_an_unknown_driver_names_the_possible_ones(run_python: RunPython) -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF only")
 def test_autograd_can_be_told_which_accelerator_a_node_is_on(run_python: RunPython) -> None:
-    # What csrc/runtime/two_accelerators.cpp does in a PyTorch that has CUDA.  A redirected call that nobody answers goes
-    # to the original, which must not be redirected itself.
+    # What csrc/runtime/two_accelerators.cpp does in a PyTorch that has CUDA.  A redirected call that nobody answers
+    # goes to the original, which must not be redirected itself.
     code = """
 import torch
 assert torch.simdev._C._accelerator_imports(redirect=True) >= 1

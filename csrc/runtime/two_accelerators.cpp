@@ -101,7 +101,7 @@ void visitEntry(void** entry, Search& search) {
 bool isOurs(const dl_phdr_info& library) {
   Dl_info ours;
   return dladdr(reinterpret_cast<const void*>(&getAcceleratorOfNode), &ours) != 0 &&
-      reinterpret_cast<uintptr_t>(ours.dli_fbase) == library.dlpi_addr;
+         reinterpret_cast<uintptr_t>(ours.dli_fbase) == library.dlpi_addr;
 }
 
 int visitLibrary(dl_phdr_info* library, size_t, void* data) {
