@@ -60,13 +60,15 @@ class _SimdevWrapper:
         assert subgraph_name is not None and parent_wrapper is not None
         return SimdevSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
 
-    def codegen_device_guard_enter(self, device_idx: int, num_streams: int = 1, *args: Any) -> None:
+    def codegen_device_guard_enter(self, device_idx: int, *streams: Any) -> None:
+        """`streams`: how many there are in the graph and whose they are, for PyTorch releases that know of several."""
         # Launches and allocations name their device.  Only operators, custom ones above all, may ask which
         # is current.
         scheduler = V.graph.scheduler
-        self._guarded = num_streams > 1 or any(node.is_extern() for node in scheduler.nodes)
+        several = bool(streams) and streams[0] > 1
+        self._guarded = several or any(node.is_extern() for node in scheduler.nodes)
         if self._guarded:
-            super().codegen_device_guard_enter(device_idx, num_streams, *args)  # type: ignore[misc]
+            super().codegen_device_guard_enter(device_idx, *streams)  # type: ignore[misc]
         else:
             self.writeline(_NoGuardLine(device_idx, self.last_seen_device_guard_index))  # type: ignore[attr-defined]
 
