@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = ("float32",) * 6 + FLOATS + INTEGERS + ("bool",)
 LARGEST = 5000  # elements of a value
+# Operators whose gradient jumps where their value does not: a rounding would decide which side is taken.
+KINKED = re.compile(r"relu|abs|clamp|maximum|minimum|amax|amin|norm\(|hypot|prod\(")
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Graph:
     """A function's source and its arguments."""
 
     random: random.Random
+    differentiable: bool = False  # what its gradient branches on is exact as well
     lines: list[str] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)  # on the CPU, as they are before the call
     values: list[Value] = field(default_factory=list)
@@ -60,6 +64,11 @@ class Graph:
             if len(self.lines) == wanted:
                 break
             self.add(self.random.choice(KINDS))
+
+    @property
+    def is_half(self) -> bool:
+        """Whether a value has so few bits that results of one formula differ visibly."""
+        return any(v.kind == "float" and v.tensor.itemsize == 2 for v in self.values)
 
     @property
     def source(self) -> str:
@@ -107,13 +116,16 @@ class Graph:
             expression, operands, exact = kind(self)
         except IndexError:
             return
+        if self.differentiable and KINKED.search(expression) and not all(v.exact for v in operands):
+            return
         # In place if there is a statement in place of an expression; its first operand holds the result.
         in_place = "; " in expression
         name = f"v{len(self.lines)}"
         line = expression.removeprefix("; ") if in_place else f"{name} = {expression}"
         before = {v.name: v.tensor for v in self.values}
         namespace = {"torch": torch, "F": torch.nn.functional, **before}
-        saved = [(v.tensor, v.tensor.clone()) for v in operands] if in_place else []
+        storages = [v.tensor.untyped_storage() for v in operands] if in_place else []
+        saved = [(storage, storage.clone()) for storage in storages]
         try:
             exec(line, namespace)
         except (RuntimeError, IndexError, ValueError, TypeError):
@@ -121,8 +133,8 @@ class Graph:
         else:
             result = operands[0].tensor if in_place else namespace[name]
         if result is None or not bounded(result):
-            for tensor, value in saved:
-                tensor.copy_(value)
+            for storage, bytes_before in saved:
+                storage.copy_(bytes_before)
             return
         exact = exact and all(v.exact for v in operands) and is_exact(result)
         self.lines.append(line)

@@ -1,15 +1,19 @@
 """Differential fuzzing: random graphs compiled on simdev against the same graphs run eagerly on simdev.
 
-SIMDEV_FUZZ_GRAPHS graphs (2,000) are behind the slow marker, in chunks of 100 that start at a seed each, so that a run
-that was stopped goes on by `-k`.  A failure prints the graph as Python source with the layout of its inputs.
+Differentiable graphs are trained one step as well: the gradient of a weighted sum of all that they return and change.
+
+SIMDEV_FUZZ_GRAPHS graphs (2,000), and a quarter as many differentiable ones, are behind the slow marker, in chunks of
+100 that start at a seed each, so that a run that was stopped goes on by `-k`.  A failure prints the graph as Python
+source with the layout of its inputs.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -24,9 +28,48 @@ CHUNK = 100
 BATCH = 10  # graphs compiled as one function: most of a compilation's time does not depend on its size
 
 
-def inputs_on(device: str, graph: Graph) -> list[Tensor]:
-    """The inputs of a graph, with their layout, in memory of their own."""
-    return [clone(tensor, device) for tensor in graph.inputs]
+def leaves_on(device: str, graph: Graph) -> list[Tensor]:
+    """The inputs of a graph, with their layout, in memory of their own; of differentiable graphs with a gradient."""
+    leaves = [clone(tensor, device) for tensor in graph.inputs]
+    return [leaf.requires_grad_(graph.differentiable and leaf.is_floating_point()) for leaf in leaves]
+
+
+def weighted(results: Sequence[Tensor]) -> Tensor:
+    """The sum of all results that have a gradient, weighted; the weights are laid out in another order."""
+    total = torch.zeros((), dtype=torch.double, device=results[0].device)
+    for result in results:
+        if result.requires_grad:
+            shape = result.shape[::-1]
+            weights = torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(result.numel())) / 4
+            weights = weights.to(result.device).permute(tuple(reversed(range(result.dim()))))
+            total = total + (result.double() * weights).sum()
+    return total
+
+
+def eager(function: Callable) -> Callable:
+    return function
+
+
+def results_and_gradients(
+    graphs: Sequence[Graph], device: str, run: Callable[[Callable], Callable] = eager
+) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """What each graph returns and its arguments afterwards, and the gradients of its leaves; `run` may compile."""
+    functions = [graph.function() for graph in graphs]
+
+    def together(inputs: list[list[Tensor]]) -> list[tuple[Tensor, ...]]:
+        return [function(*each) for function, each in zip(functions, inputs)]
+
+    leaves = [leaves_on(device, graph) for graph in graphs]
+    inputs = [[clone(leaf) for leaf in each] for each in leaves]  # graphs write to their arguments
+    results = [[*outputs, *arguments] for outputs, arguments in zip(run(together)(inputs), inputs)]
+    total = sum(weighted(each) for each in results)
+    if total.requires_grad:
+        total.backward()
+    gradients = [
+        [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in each if leaf.requires_grad]
+        for each in leaves
+    ]
+    return list(zip(results, gradients))
 
 
 def overlaps(tensor: Tensor) -> bool:
@@ -39,6 +82,21 @@ def overlaps(tensor: Tensor) -> bool:
         torch.zeros(()),
     )
     return offsets.unique().numel() < tensor.numel()
+
+
+def draw_differentiable(source: random.Random) -> Graph:
+    """A graph that eager can differentiate, with gradients that are neither all zero nor large."""
+    while True:
+        graph = Graph(source, differentiable=True)
+        try:
+            [(results, gradients)] = results_and_gradients([graph], "cpu")
+        except (RuntimeError, ValueError):  # written to where autograd does not allow it
+            continue
+        if any(map(overlaps, results)):  # of which every device's compiled gradient is wrong
+            continue
+        largest = torch.stack([g.double().abs().max() for g in gradients]).max() if gradients else 0
+        if 0 < largest <= (100 if graph.is_half else 10_000):  # not so if one is NaN
+            return graph
 
 
 def assert_same(graph: Graph, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
@@ -55,10 +113,15 @@ def assert_same(graph: Graph, actual: Sequence[Tensor], expected: Sequence[Tenso
         a, e = a.cpu(), e.cpu()
         if not e.is_floating_point():
             assert torch.equal(a, e), f"{a} is not {e}: {what}"
-            continue
-        part = 0.06 if any(v.tensor.itemsize == 2 and v.kind == "float" for v in graph.values) else 1e-3
-        bound = part * max(1.0, e.abs().max().item())
-        torch.testing.assert_close(a, e, rtol=part, atol=bound, msg=what)
+        else:
+            assert a.requires_grad == e.requires_grad, f"{a.requires_grad=}, not {e.requires_grad}: {what}"
+            assert_close(graph, a, e, what)
+
+
+def assert_close(graph: Graph, actual: Tensor, expected: Tensor, what: str) -> None:
+    part = 0.06 if graph.is_half else 1e-3
+    bound = part * max(1.0, expected.abs().max().item())
+    torch.testing.assert_close(actual, expected, rtol=part, atol=bound, msg=lambda text: f"{text}: {what}")
 
 
 def check(graphs: list[Graph], device: str = "simdev") -> None:
@@ -86,17 +149,15 @@ def check(graphs: list[Graph], device: str = "simdev") -> None:
 
 
 def compile_and_compare(graphs: list[Graph], device: str) -> None:
-    functions = [graph.function() for graph in graphs]
-
-    def together(inputs: list[list[Tensor]]) -> list[tuple[Tensor, ...]]:
-        return [function(*each) for function, each in zip(functions, inputs)]
-
-    compiled_inputs, eager_inputs = ([inputs_on(device, graph) for graph in graphs] for _ in range(2))
-    expected = together(eager_inputs)
+    expected = results_and_gradients(graphs, device)
     torch._dynamo.reset()
-    actual = torch.compile(together, fullgraph=True, dynamic=False)(compiled_inputs)
-    for graph, *tensors in zip(graphs, actual, compiled_inputs, expected, eager_inputs):
-        assert_same(graph, [*tensors[0], *tensors[1]], [*tensors[2], *tensors[3]])
+    actual = results_and_gradients(
+        graphs, device, functools.partial(torch.compile, fullgraph=True, dynamic=False)
+    )
+    for graph, (results, gradients), (expected_results, expected_gradients) in zip(graphs, actual, expected):
+        assert_same(graph, results, expected_results)
+        for number, (a, e) in enumerate(zip(gradients, expected_gradients, strict=True)):
+            assert_close(graph, a.cpu(), e.cpu(), f"gradient {number} of\n{graph}")
 
 
 @settings(
@@ -112,14 +173,30 @@ def test_random_graphs(source):
     check([Graph(source) for _ in range(BATCH)])
 
 
+def test_random_gradients():
+    check([draw_differentiable(random.Random(seed)) for seed in range(BATCH)])
+
+
+def check_many(first: int, last: int, draw: Callable[[random.Random], Graph]) -> None:
+    """Checks the graphs that are drawn with these seeds; a failure does not end it."""
+    failures = []
+    for seed in range(first, last, BATCH):
+        try:
+            check([draw(random.Random(s)) for s in range(seed, min(seed + BATCH, last))])
+        except AssertionError as error:
+            failures.append(f"seeds {seed} to {seed + BATCH - 1}: {error}")
+    assert not failures, "\n\n".join(failures)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))
 def test_many_random_graphs(first):
-    failures = []
-    for seed in range(first, min(first + CHUNK, GRAPHS), BATCH):
-        try:
-            check([Graph(random.Random(s)) for s in range(seed, min(seed + BATCH, GRAPHS))])
-        except AssertionError as error:
-            failures.append(f"seeds {seed} to {seed + BATCH - 1}: {error}")
-    assert not failures, "\n\n".join(failures)
+    check_many(first, min(first + CHUNK, GRAPHS), Graph)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(0, GRAPHS // 4, CHUNK))
+def test_many_random_gradients(first):
+    check_many(first, min(first + CHUNK, GRAPHS // 4), draw_differentiable)

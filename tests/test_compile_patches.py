@@ -39,6 +39,21 @@ def test_argmax_of_permuted_tensor(name):
     assert torch.compile(function)(x.to("simdev")).item() == function(x).item()
 
 
+@pytest.mark.parametrize(
+    "bytes_",
+    [torch.arange(20, 59, dtype=torch.int8) - 100, torch.arange(20, 59, dtype=torch.uint8)],
+    ids=["int8", "uint8"],
+)
+def test_smallest_and_largest_byte(bytes_):
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return x.amin(-1), x.amax(-1), x.argmin(-1), x.argmax(-1), *x.min(-1), *x.max(-1), x.min(), x.max()
+
+    x = torch.stack((bytes_, bytes_.flip(0)))
+    for actual, expected in zip(torch.compile(function)(x.to("simdev")), function(x), strict=True):
+        assert actual.dtype == expected.dtype
+        assert actual.tolist() == expected.tolist()
+
+
 def test_streams_inside_of_a_graph():
     def function(x: Tensor) -> Tensor:
         stream = torch.Stream(device="simdev")

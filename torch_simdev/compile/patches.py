@@ -168,6 +168,34 @@ def argreduce_by_logical_index() -> None:
     lowering._make_reduction_inner = make_reduction_inner
 
 
+@_patch(test="test_smallest_and_largest_byte")
+def reduce_bytes_as_integers() -> None:
+    """A vector register holds more bytes than Inductor's C++ kernels load into it, and amin, amax, argmin and argmax go
+    on to compare the rest of the register, which is zero: the smallest of positive bytes is 0, the largest of negative
+    ones too. Converted to int32 they fill the registers."""
+    from torch._inductor import lowering
+
+    bytes_ = (torch.int8, torch.uint8)
+
+    def widening(upstream: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(upstream)
+        def reduce(x: Any, *args: Any, **kwargs: Any) -> Any:
+            if _device_type(x) != DEVICE_TYPE or x.get_dtype() not in bytes_:
+                return upstream(x, *args, **kwargs)
+            result = upstream(lowering.to_dtype(x, torch.int32), *args, **kwargs)
+            if isinstance(result, tuple):  # with the index
+                return lowering.to_dtype(result[0], x.get_dtype()), result[1]
+            is_index = result.get_dtype() == torch.int64
+            return result if is_index else lowering.to_dtype(result, x.get_dtype())
+
+        return reduce
+
+    for name in ("amin", "amax", "argmin", "argmax", "min", "max"):
+        operator = getattr(torch.ops.aten, name)
+        for overload in {getattr(operator, n) for n in operator.overloads()} & lowering.lowerings.keys():
+            lowering.lowerings[overload] = widening(lowering.lowerings[overload])
+
+
 @_patch(test="test_streams_inside_of_a_graph")
 def guard_the_device() -> None:
     """The scheduler opens a device guard, and gets hold of the streams of a graph that has several, for the types of
