@@ -153,10 +153,13 @@ class Graph:
         return self.random.choice(range(-value.tensor.dim(), value.tensor.dim()))
 
 
-def clone(tensor: Tensor, device: str = "cpu") -> Tensor:
-    """A copy with the strides and the offset, in memory of its own, which does not leave out what lies between."""
+def clone(tensor: Tensor, device: str | None = None) -> Tensor:
+    """A copy with the strides and the offset, in memory of its own, which does not leave out what lies between.
+
+    It is on the tensor's device unless another is given.
+    """
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + tensor.storage_offset()
-    storage = torch.as_strided(tensor, (span,), (1,), 0).clone().to(device)
+    storage = torch.as_strided(tensor, (span,), (1,), 0).clone().to(device or tensor.device)
     return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 

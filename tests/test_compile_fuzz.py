@@ -62,6 +62,7 @@ def results_and_gradients(
     leaves = [leaves_on(device, graph) for graph in graphs]
     inputs = [[clone(leaf) for leaf in each] for each in leaves]  # graphs write to their arguments
     results = [[*outputs, *arguments] for outputs, arguments in zip(run(together)(inputs), inputs)]
+    assert all(tensor.device.type == device for each in results for tensor in each)
     total = sum(weighted(each) for each in results)
     if total.requires_grad:
         total.backward()

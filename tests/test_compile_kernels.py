@@ -55,3 +55,13 @@ def test_cross_entropy_over_the_channels_of_a_convolution():
         gradients.append(torch.autograd.grad(function(*leaves, target.to(device)), leaves))
     for expected, actual in zip(*gradients):
         torch.testing.assert_close(actual.cpu(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_truth_of_indices():
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        counted = torch.arange(40, device=x.device)
+        return counted.any(-1, keepdim=True), counted.logical_not().masked_fill(x > 0, True)
+
+    x = torch.linspace(-2, 2, 40)
+    for actual, expected in zip(torch.compile(function)(x.to("simdev")), function(x), strict=True):
+        assert actual.tolist() == expected.tolist()

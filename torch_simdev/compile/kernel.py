@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._inductor.codegen.common import BracesBuffer
 from torch._inductor.codegen.cpp import (
     CppKernel,
@@ -20,6 +21,7 @@ from torch._inductor.codegen.cpp import (
     CppVecKernel,
     CppVecOverrides,
 )
+from torch._inductor.virtualized import ops
 
 from . import config
 
@@ -79,6 +81,16 @@ class SimdevVecOverrides(CppVecOverrides):
             self.exp = fast(self.exp)
             self.sigmoid = fast(self.sigmoid)
         return self
+
+    @classmethod
+    def index_expr(cls, expr: Any, dtype: torch.dtype) -> Any:
+        """Returns an index as a value.
+
+        Inductor converts the first index of a vector and counts on from there, which a bool cannot.
+        """
+        if dtype != torch.bool:
+            return super().index_expr(expr, dtype)
+        return ops.to_dtype(super().index_expr(expr, torch.int64), dtype)
 
 
 class SimdevKernel(_ReportsFailures, CppKernel):
