@@ -411,6 +411,27 @@ def test_dlpack_still_does_not_know_renamed_devices(dev):
         compat._torch_dlpack_device(torch.ones(1, device=dev))
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.float32, torch.complex64, torch.int8, torch.float64])
+def test_byteswap_of_a_storage(dev, dtype):
+    x = torch.arange(1, 5).to(dtype)
+    y = x.to(dev)
+    for tensor in (x, y):
+        tensor.untyped_storage().byteswap(dtype)
+    assert torch.equal(y.cpu().view(torch.uint8), x.view(torch.uint8))
+    with pytest.raises(RuntimeError, match="the length of data is not a multiple of 8"):
+        torch.ones(3, device=dev).untyped_storage().byteswap(torch.float64)
+
+
+def test_byteswap_still_writes_through_any_data_pointer(run_python):
+    """Else compat.py needs no byteswap of its own."""
+    code = """
+import torch
+from torch_simdev import compat
+compat._torch_byteswap(torch.ones(2, device="simdev").untyped_storage(), torch.float32)
+"""
+    assert run_python(code, check=False).returncode < 0
+
+
 def test_sharing_still_fails_in_the_hosts_shared_memory(dev):
     """Else compat.py needs no reducer of its own."""
     with pytest.raises(RuntimeError, match="only available on CPU"):

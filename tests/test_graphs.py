@@ -426,10 +426,10 @@ def test_waiting_is_refused_and_invalidates_the_capture(dev, call):
     assert x.tolist() == [2] * 4
 
 
-def test_an_operator_that_runs_on_the_host_is_named(dev):
+def test_an_operator_that_the_host_waits_for_is_named(dev):
     x = torch.ones(4, device=dev)
     graph = simdev.Graph()
-    reason = "aten::nonzero runs on the host, which a graph cannot capture"
+    reason = "the host waits for aten::nonzero, which a graph cannot capture"
     with pytest.raises(RuntimeError, match=reason), simdev.graph(graph):
         x.nonzero()
     assert simdev.current_stream() == simdev.default_stream()

@@ -51,6 +51,10 @@ def heads(nested: Tensor) -> Tensor:
     return nested.view(3, -1, 2, 4).transpose(1, 2)
 
 
+def blank(nested: Tensor) -> Tensor:
+    return torch.zeros_like(nested.detach())
+
+
 def project(nested: Tensor, *, need_weights: bool, same: bool = True) -> Any:
     x = nested.detach()
     others = (x, x) if same else (x.clone(), x.clone())
@@ -69,6 +73,9 @@ STRIDED: dict[str, Callable[[Tensor], Any]] = {
     "linear": lambda t: F.linear(t, WEIGHT.to(t.device), BIAS.to(t.device)),
     "bmm": lambda t: torch.bmm(t, t.transpose(1, 2)),
     "matmul": lambda t: heads(t) @ heads(t).transpose(-1, -2),
+    "matmul out": lambda t: torch.matmul(
+        t.detach(), t.detach().transpose(1, 2), out=blank(t.bmm(t.transpose(1, 2)))
+    ),
     "layer_norm": lambda t: F.layer_norm(t, (8,), BIAS.to(t.device), BIAS.to(t.device)),
     "sum": lambda t: t.sum(-1, keepdim=True),
     "padding": lambda t: t.to_padded_tensor(0.5),

@@ -440,13 +440,121 @@ def test_fallbacks_are_counted_and_can_be_refused() -> None:
         pass
 
 
-def test_data_dependent_shapes() -> None:
-    x = torch.tensor([0.0, 2.0, 0.0, 3.0])
+def test_data_dependent_results_are_the_devices() -> None:
+    x = torch.tensor([[0.0, 2.0], [0.0, 3.0]])
     d = x.to(DEV)
-    check_same(d.nonzero(), x.nonzero())
-    check_same(torch.masked_select(d, d > 1), torch.masked_select(x, x > 1))
-    check_same(torch.unique(d, return_counts=True), torch.unique(x, return_counts=True))
-    assert torch.equal(d, d.clone()) and not torch.equal(d, d + 1)
+    calls = {
+        "nonzero": lambda t: t.nonzero(),
+        "nonzero out": lambda t: torch.nonzero(t, out=torch.empty(0, dtype=torch.long, device=t.device)),
+        "masked_select": lambda t: t.masked_select(t > 1),
+        "masked_select out": lambda t: torch.masked_select(t, t > 1, out=torch.empty(0, device=t.device)),
+        "boolean mask": lambda t: t[t > 1],
+        "unique": lambda t: torch.unique(t, return_inverse=True, return_counts=True),
+        "unique_dim": lambda t: torch.unique(t, dim=0),
+        "unique_consecutive": lambda t: torch.unique_consecutive(t),
+        "bincount": lambda t: torch.bincount(t.long().flatten()),
+        "repeat_interleave": lambda t: torch.repeat_interleave(t.long().flatten()),
+        "nothing": lambda t: t[t > 9],
+    }
+    with torch.simdev.fallback_policy("error"):
+        for name, call in calls.items():
+            actual, expected = call(d), call(x)
+            try:
+                check_same(actual, expected)
+            except AssertionError as error:
+                raise AssertionError(name) from error
+        assert torch.equal(d, d.clone()) and not torch.equal(d, d + 1)
+
+
+def test_an_error_while_the_host_waits_is_its_own() -> None:
+    """It comes from the call itself with the CPU's type and words, and leaves the stream as it was."""
+    with pytest.raises(RuntimeError, match="expected BoolTensor for mask"):
+        torch.ones(3, device=DEV).masked_select(torch.ones(3, device=DEV))
+    with pytest.raises(RuntimeError, match="non-negative"):
+        torch.bincount(torch.tensor([-1], device=DEV))
+    assert torch.ones(3, device=DEV).tolist() == [1, 1, 1]
+
+
+def wild(*shape: int) -> torch.Tensor:
+    """Indices of nothing, which no kernel may follow."""
+    return torch.full(shape, 10**12, device=DEV)
+
+
+def filled(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, device=DEV)
+
+
+ATEN = torch.ops.aten
+UNCHECKED_BY_ATEN: dict[str, Callable[[], object]] = {
+    "max_pool2d_with_indices_backward": lambda: ATEN.max_pool2d_with_indices_backward(
+        filled(1, 1, 2, 2), filled(1, 1, 4, 4), [2, 2], [2, 2], [0, 0], [1, 1], False, wild(1, 1, 2, 2)
+    ),
+    "max_pool2d_with_indices_backward, channels last": lambda: ATEN.max_pool2d_with_indices_backward(
+        *[filled(1, 8, n, n).to(memory_format=torch.channels_last) for n in (2, 4)],
+        *([2, 2], [2, 2], [0, 0], [1, 1], False, wild(1, 8, 2, 2)),
+    ),
+    "max_pool3d_with_indices_backward": lambda: ATEN.max_pool3d_with_indices_backward(
+        filled(1, 1, 1, 1, 1),
+        filled(1, 1, 2, 2, 2),
+        [2] * 3,
+        [2] * 3,
+        [0] * 3,
+        [1] * 3,
+        False,
+        wild(*[1] * 5),
+    ),
+    "adaptive_max_pool2d_backward": lambda: ATEN.adaptive_max_pool2d_backward(
+        filled(1, 2, 2), filled(1, 4, 4), wild(1, 2, 2)
+    ),
+    "adaptive_max_pool3d_backward": lambda: ATEN.adaptive_max_pool3d_backward(
+        filled(1, 2, 2, 2), filled(1, 4, 4, 4), wild(1, 2, 2, 2)
+    ),
+    "embedding_dense_backward": lambda: ATEN.embedding_dense_backward(filled(3, 4), wild(3), 10, -1, True),
+    "_embedding_bag_dense_backward, indices": lambda: ATEN._embedding_bag_dense_backward(
+        filled(1, 4), wild(2), wild(2) * 0, wild(1) * 0 + 2, wild(1, 4) * 0, 10, False, 0, None
+    ),
+    "_embedding_bag_dense_backward, bags": lambda: ATEN._embedding_bag_dense_backward(
+        filled(1, 4), wild(2) * 0, wild(2), wild(1) * 0 + 2, wild(1, 4) * 0, 10, False, 0, None
+    ),
+    "_embedding_bag_per_sample_weights_backward": lambda: ATEN._embedding_bag_per_sample_weights_backward(
+        filled(1, 4), filled(10, 4), wild(2), wild(1) * 0, wild(2) * 0, 0
+    ),
+    "_ctc_loss": lambda: ATEN._ctc_loss(filled(5, 1, 4), wild(1, 2), [5], [2]),
+    "_ctc_loss of tensors": lambda: ATEN._ctc_loss(
+        filled(5, 1, 4), wild(1, 2), torch.tensor([5], device=DEV), torch.tensor([2], device=DEV)
+    ),
+    "_ctc_loss_backward": lambda: ATEN._ctc_loss_backward(
+        filled(1), filled(5, 1, 4), wild(1, 2), [5], [2], filled(1), filled(1, 5, 5), 0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNCHECKED_BY_ATEN)
+def test_wrong_indices_are_errors_of_the_device(name: str) -> None:
+    """On the CPU these end the process: ATen's kernels follow any index."""
+    with pytest.raises((torch.AcceleratorError, IndexError), match=f"(index|value) {10**12}"):
+        UNCHECKED_BY_ATEN[name]()
+        torch.simdev.synchronize()
+    assert filled(3).tolist() == [1, 1, 1]
+
+
+def test_what_pads_the_targets_of_a_ctc_loss_may_be_anything() -> None:
+    x = torch.randn(6, 2, 5).log_softmax(2)
+    padded, together = torch.tensor([[1, 2, 99], [3, -7, -7]]), torch.tensor([1, 2, 3])
+    lengths = torch.tensor([6, 6]), torch.tensor([2, 1])
+    expected = torch.nn.functional.ctc_loss(x, together, *lengths, reduction="none")
+    for targets in (padded, padded.int(), together):
+        loss = torch.nn.functional.ctc_loss(x.to(DEV), targets.to(DEV), *lengths, reduction="none")
+        check_same(loss, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int16])
+def test_printing_needs_nothing_of_the_host(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.5, -3e5], [float("inf"), 0.0]]).to(dtype)
+    device = f", device='{torch.ones(1, device=DEV).device}'"
+    with torch.simdev.fallback_policy("error"):
+        printed = repr(x.to(DEV))
+    assert printed.replace(device, "").split() == repr(x).split()
 
 
 def test_custom_operator_with_a_cpu_kernel_runs_on_the_device() -> None:

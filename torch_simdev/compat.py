@@ -73,6 +73,8 @@ def register(module_name: str) -> None:
     # torch.from_dlpack() of a renamed device's tensor raises.  Tensors of other devices take PyTorch's own method.
     if getattr(torch.Tensor.__dlpack_device__, "__module__", None) != __name__:
         torch.Tensor.__dlpack_device__ = _dlpack_device
+    # A gap in PyTorch: the method writes through the data pointer of any device's storage, which ends the process.
+    torch.UntypedStorage.byteswap = _byteswap
     if torch.version.cuda is not None and torch.autograd._engine_run_backward is _engine_run_backward:
         torch.autograd._engine_run_backward = _run_backward
     if not hasattr(torch.Tensor, BACKEND):
@@ -116,6 +118,19 @@ def _dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
 
         return DLDeviceType.kDLExtDev, self.device.index
     return _torch_dlpack_device(self)
+
+
+_torch_byteswap = torch.storage._StorageBase.byteswap
+
+
+def _byteswap(self: torch.UntypedStorage, dtype: torch.dtype) -> None:
+    if self.device.type != BACKEND:
+        return _torch_byteswap(self, dtype)
+    size = dtype.itemsize // 2 if dtype.is_complex else dtype.itemsize
+    if self.nbytes() % size != 0:
+        raise RuntimeError(f"the length of data is not a multiple of {size}")
+    elements = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self).view(-1, size)
+    elements.copy_(elements.flip(1))
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:

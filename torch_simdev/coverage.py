@@ -22,6 +22,7 @@ TIERS = {
     "stub": "ATen's operator over simdev's entry of a DispatchStub",
     "launched": "ATen's kernel for the backing device, launched on the current stream",
     "composite": "a composition of other operators",
+    "synchronous": "ATen's kernel too, for which the host waits: the result's shape or value depends on data",
     "host fallback": "synchronises and runs on the host",
     "refused": "not implemented: ATen has no kernel that simdev could run, or a copy would break an alias",
 }
@@ -65,8 +66,8 @@ def _served(name: str, boxed: dict[str, str]) -> Served:
     if name in _STUBS:
         return Served(name, "stub", "")
     if tier := boxed.get(name):
-        reasons = {"launched": "", "refused": "makes a quantized tensor", "host fallback": _why_host(name)}
-        return Served(name, tier, reasons[tier])
+        reasons = {"refused": "makes a quantized tensor", "host fallback": _why_host(name)}
+        return Served(name, tier, reasons.get(tier, ""))
     if has(_KEY):
         return Served(name, "native", "")
     for key in _COMPOSITE_KEYS:
@@ -81,15 +82,8 @@ def _served(name: str, boxed: dict[str, str]) -> Served:
 
 
 def _why_host(name: str) -> str:
-    base, _, overload = name.removeprefix("aten::").partition(".")
-    op = getattr(getattr(torch.ops.aten, base), overload or "default")
-    tags = {str(tag).rpartition(".")[2] for tag in op.tags}
-    if tags & {"data_dependent_output", "dynamic_output_shape"}:
-        return "the result's shape or value depends on data"
     if name.startswith("aten::_to_sparse") or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"):
         return SPARSE
-    if any("Tensor" not in str(result.type) for result in op._schema.returns):
-        return "returns a number to the host"
     if "linalg" in name or any(
         word in name for word in ("cholesky", "geqrf", "orgqr", "ormqr", "solve", "lu_")
     ):

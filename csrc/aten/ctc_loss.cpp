@@ -2,6 +2,7 @@
 // tells; the host knows it, as ATen reads the lengths before it calls this operator.
 #include "csrc/aten/checks.h"
 #include "csrc/aten/factories.h"
+#include "csrc/aten/index_checks.h"
 #include "csrc/aten/launch_into.h"
 
 #include <ATen/ops/_ctc_loss.h>
@@ -58,6 +59,7 @@ std::tuple<at::Tensor, at::Tensor> ctcLoss(
        targetLengths = targetLengths.vec(),
        blank,
        zeroInfinity] {
+        checkLabels(targets, targetLengths, logProbabilities.size(2));
         auto [loss, alpha] =
             at::_ctc_loss(logProbabilities, targets, inputLengths, targetLengths, blank, zeroInfinity);
         return std::array{loss, alpha};
@@ -65,10 +67,33 @@ std::tuple<at::Tensor, at::Tensor> ctcLoss(
   return {std::move(loss), std::move(alpha)};
 }
 
+std::vector<int64_t> readLengths(const at::Tensor& lengths, const char* name) {
+  TORCH_CHECK(c10::isIntegralType(lengths.scalar_type(), /*includeBool=*/false), name, " must be integral");
+  const at::Tensor host = lengths.to(c10::kCPU, c10::kLong).contiguous();
+  return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
+}
+
+std::tuple<at::Tensor, at::Tensor> ctcLossOfTensors(
+    const at::Tensor& logProbabilities,
+    const at::Tensor& targets,
+    const at::Tensor& inputLengths,
+    const at::Tensor& targetLengths,
+    int64_t blank,
+    bool zeroInfinity) {
+  return ctcLoss(
+      logProbabilities,
+      targets,
+      readLengths(inputLengths, "input_lengths"),
+      readLengths(targetLengths, "target_lengths"),
+      blank,
+      zeroInfinity);
+}
+
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_ctc_loss", TORCH_FN(ctcLoss));
+  m.impl("_ctc_loss.Tensor", TORCH_FN(ctcLossOfTensors));
 }
 
 } // namespace simdev

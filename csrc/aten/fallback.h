@@ -37,9 +37,6 @@ class SparseKernel final : public c10::OperatorKernel {
   std::shared_ptr<OperatorPlan> plan_;
 };
 
-// For operators with plan.learned: runs the kernel now, waiting for it, and remembers what it returned.
-void runAndLearn(const OperatorPlan& plan, c10::Device device, torch::jit::Stack* stack);
-
 // The dispatcher's fallback for PrivateUse1: operators registered after us (custom operators with a kernel for the
 // backing device) are launched like any other; what has no such kernel is refused.
 void unregisteredOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -7,6 +7,7 @@
 #include "aten/inference.h"
 #include "aten/kernel_scope.h"
 #include "aten/placement.h"
+#include "aten/synchronous.h"
 #include "aten/views.h"
 #include "driver/driver.h"
 #include "runtime/stream.h"
@@ -40,6 +41,7 @@ class OperatorTask final : public Task {
 
   void run() override {
     KernelScope scope(device_, isLarge(plan_, arguments_));
+    checkIndices(plan_.indexChecks, arguments_);
     torch::jit::Stack stack = arguments_; // a captured graph runs this again
     generator_.place(stack);
     if (outputs_.empty()) {
@@ -101,6 +103,10 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
   const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count, count);
   const c10::Device device = operatorDevice(plan, arguments);
   c10::DeviceGuard deviceGuard(device);
+  if (plan.dataDependent) {
+    runSynchronously(plan, device, KernelPlace::Device, stack);
+    return;
+  }
 
   const std::string* caller = std::exchange(structuredCaller, nullptr);
   const bool inferred = caller != nullptr && *caller == plan.op.operator_name().name;

@@ -4,6 +4,7 @@
 // in registration.cpp that a schema cannot tell.
 #pragma once
 
+#include "aten/index_checks.h"
 #include "runtime/philox_state.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -47,6 +48,8 @@ struct OperatorPlan {
   bool isMatrixProduct = false; // of its last two tensors
   bool resizesSilently = false; // its CPU kernel resizes an out= argument of another size without the warning
   bool hostOnly = false; // see the rules in registration.cpp
+  bool dataDependent = false; // the host must see the result before it can go on: its shape or a number
+  c10::ArrayRef<IndexCheck> indexChecks;
   bool takesHostTensors = false; // CPU tensors of any size are legal beside device ones and are moved over
   bool takesHostScalarsInLists = false; // 0-dim CPU tensors in lists too are numbers
   // The Meta kernel describes another device's kernel: the first call of a signature waits and tells what to expect.

@@ -152,14 +152,30 @@ bool isForeach(std::string_view name) {
   return name.starts_with("aten::_foreach_");
 }
 
+// ATen defines it by a C++ shape function and an out= kernel, and that is how it is run.
+bool isStructured(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+         !contains(kReshapesResult, op.operator_name().name);
+}
+
+bool isDataDependent(const OperatorPlan& plan) {
+  const auto& tags = plan.op.getTags();
+  return !plan.returnsOnlyTensors ||
+         (!isStructured(plan.op) && std::any_of(tags.begin(), tags.end(), [](at::Tag tag) {
+           return tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
+         }));
+}
+
 std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
   auto plan = std::make_shared<OperatorPlan>(op);
   plan->hostOnly = isHostOnly(op.operator_name().name);
+  plan->dataDependent = !plan->hostOnly && isDataDependent(*plan);
   plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
   plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
   plan->isMatrixProduct = contains(kMatrixProducts, op.operator_name().name);
   plan->computeBound = contains(kComputeBound, op.operator_name().name);
   plan->resizesSilently = contains(kResizesSilently, op.operator_name().name);
+  plan->indexChecks = indexChecks(op.operator_name().name);
   plan->takesHostScalarsInLists = isForeach(op.operator_name().name);
   return plan;
 }
@@ -182,20 +198,10 @@ std::map<std::string, const char*>& boxed() {
   return *operators;
 }
 
-// ATen defines it by a C++ shape function and an out= kernel, and that is how it is run.
-bool isStructured(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
-         !contains(kReshapesResult, op.operator_name().name);
-}
-
 bool alwaysRunsOnHost(const OperatorPlan& plan) {
-  const auto& tags = plan.op.getTags();
-  const bool dataDependent = !isStructured(plan.op) && std::any_of(tags.begin(), tags.end(), [](at::Tag tag) {
-    return tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
-  });
   const bool inferable = plan.learned || !plan.hasFreshOutputs ||
                          plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
-  return plan.hostOnly || !plan.returnsOnlyTensors || dataDependent || !inferable;
+  return plan.hostOnly || !inferable;
 }
 
 void refuseQuantized(
@@ -224,7 +230,9 @@ void registerDenseKernel(torch::Library& library, const c10::OperatorHandle& op)
     library.impl(plan->name, torch::CppFunction::makeFromBoxedFunction<&refuseQuantized>());
     return;
   }
-  boxed()[plan->name] = alwaysRunsOnHost(*plan) ? "host fallback" : "launched";
+  boxed()[plan->name] = plan->dataDependent       ? "synchronous"
+                        : alwaysRunsOnHost(*plan) ? "host fallback"
+                                                  : "launched";
   library.impl(
       plan->name,
       isStructured(op) ? torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StructuredKernel>())

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 namespace simdev::native {
@@ -145,7 +147,14 @@ void maxPool2dBackward(const KernelContext& context, const void* arguments) {
     T* gradInput = static_cast<T*>(args.gradInput) + plane * args.inputSize;
     std::fill_n(gradInput, args.inputSize, T(0));
     for (int64_t i = 0; i < args.outputSize; ++i) {
-      gradInput[indices[i]] += gradOutput[i];
+      const int64_t index = indices[i];
+      if (static_cast<uint64_t>(index) < static_cast<uint64_t>(args.inputSize)) {
+        gradInput[index] += gradOutput[i];
+      } else if (index != -1) { // which stands for none
+        throw std::out_of_range(
+            "index " + std::to_string(index) + " is out of bounds for size " +
+            std::to_string(args.inputSize));
+      }
     }
   }
 }
