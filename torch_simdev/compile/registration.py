@@ -21,6 +21,7 @@ from .. import devices
 from .._utils import DEVICE_TYPE
 from . import config, launch, lowering, patches
 from .cpp_wrapper import SimdevCppWrapper
+from .flex_attention import expand_training
 from .scheduling import SimdevScheduling
 from .wrapper import SimdevPythonWrapper
 
@@ -63,7 +64,8 @@ class GraphPass(CustomGraphModulePass):
     """
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
-        """Changes nothing: the graph is good as it is."""
+        """Replaces the operators that nothing lowers for simdev."""
+        expand_training(gm)
 
     def uuid(self) -> str:
         """Returns a hash of our sources, the devices and the compiler."""
