@@ -376,6 +376,30 @@ def test_cell_double_backward(kind: type[nn.Module]) -> None:
     check_module(Norm(), leaf(3, 4, dtype=torch.double), strides=False)
 
 
+def test_a_layer_of_an_lstm_is_one_kernel() -> None:
+    module, x = nn.LSTM(4, 6).to(DEV), torch.randn(5, 3, 4, device=DEV, requires_grad=True)
+
+    def nodes(function: Any, found: set[str]) -> set[str]:
+        if function is not None and function not in found:
+            found.add(function.name())
+            for following, _ in function.next_functions:
+                nodes(following, found)
+        return found
+
+    fused, state = module(x)[0], torch.zeros(1, 3, 6, device=DEV)
+    assert "MkldnnRnnLayerBackward0" in nodes(fused.grad_fn, set())
+    with torch.backends.mkldnn.flags(enabled=False):
+        cells = module(x)[0]
+    assert "MkldnnRnnLayerBackward0" not in nodes(cells.grad_fn, set())
+    torch.testing.assert_close(fused, cells)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # as nn.LSTM's own check would
+        torch._VF.lstm(
+            x[..., :3], (state, state), list(module.parameters()), True, 1, 0.0, True, False, False
+        )
+    with torch.autocast(DEV.type, dtype=torch.bfloat16):
+        assert module(x)[0].dtype == torch.bfloat16
+
+
 def test_dropout_between_layers() -> None:
     module = nn.LSTM(4, 6, num_layers=3, dropout=0.5).to(DEV)
     x = torch.randn(5, 3, 4, device=DEV)

@@ -91,6 +91,7 @@ constexpr std::string_view kLearned[] = {
     "aten::nonzero_static",
     "aten::multilabel_margin_loss_forward",
     "aten::dot",
+    "aten::mkldnn_rnn_layer",
     "aten::vdot",
     "aten::_batch_norm_with_update",
     "aten::_native_batch_norm_legit",
