@@ -152,7 +152,15 @@ void OutputPlacement::finish(at::TensorList results) {
     }
   }
   for (auto& [output, result] : misplaced) {
-    output.copy_(result);
+    copyElements(output, result);
+  }
+}
+
+void copyElements(const at::Tensor& dst, const at::Tensor& src) {
+  if (dst.sizes() == src.sizes() && dst.strides() == src.strides() && src.is_non_overlapping_and_dense()) {
+    dst.as_strided({dst.numel()}, {1}).copy_(src.as_strided({src.numel()}, {1}));
+  } else {
+    dst.copy_(src);
   }
 }
 

@@ -39,6 +39,9 @@ class OutputPlacement {
   OutputPlacement* previous_;
 };
 
+// Copies within the device, for code that runs there.  ATen would take a column for a matrix to transpose, which is slow.
+void copyElements(const at::Tensor& dst, const at::Tensor& src);
+
 // Puts the placing allocator in front of the host's default one.  While a kernel runs on the device it also serves the
 // kernel's temporaries, from the workspace; otherwise it only forwards.
 void installPlacementAllocator();

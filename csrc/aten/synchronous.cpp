@@ -5,6 +5,7 @@
 #include "aten/factories.h"
 #include "aten/inference.h"
 #include "aten/launch.h"
+#include "aten/placement.h"
 #include "aten/sparse.h"
 #include "aten/views.h"
 
@@ -90,7 +91,7 @@ void launchCopy(const at::Tensor& dst, const at::Tensor& result) {
   launch(
       dst.device(),
       "aten::copy_",
-      [dst = backing(dst), result] { dst.copy_(result); },
+      [dst = backing(dst), result] { copyElements(dst, result); },
       result.nbytes() >= kParallelBytes);
 }
 
