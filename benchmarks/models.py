@@ -177,6 +177,19 @@ def serve() -> None:
         print(step.seconds(argument) if verb == "time" else 0.0, file=answers, flush=True)
 
 
+def allocated(device: torch.device) -> int:
+    """Bytes that tensors on the accelerator take now; 0 for the CPU, which does not count."""
+    return 0 if device.type == "cpu" else torch.accelerator.memory_allocated()
+
+
+def peak_memory(step: Step, before: int) -> int:
+    """Bytes that the training step takes at its peak, its weights included; `before` were there without it."""
+    torch.accelerator.reset_peak_memory_stats()
+    step.training()
+    torch.accelerator.synchronize()
+    return torch.accelerator.max_memory_allocated() - before
+
+
 # --- Measuring ----------------------------------------------------------------------------------------------
 
 
@@ -208,7 +221,7 @@ def measure(
 ) -> dict[str, Any]:
     """Compares and times one model; returns its entry of the JSON file."""
     workload = BY_NAME[name].build()
-    result: dict[str, Any] = {"name": name, "differences": {}, "seconds": {}, "first": {}}
+    result: dict[str, Any] = {"name": name, "differences": {}, "seconds": {}, "first": {}, "peak": {}}
     for phase in PHASES:
         runs: dict[str, Callable[[], float]] = {}
         reference = None
@@ -217,6 +230,7 @@ def measure(
             for where in (CPU, device):
                 label = f"{where.type} {mode}"
                 say(f"{name}: {phase}, {label}")
+                before = allocated(where)
                 step = Step(workload, where, compiled)
                 if reference is None:  # the CPU's eager values judge both modes
                     reference = step if not compiled else Step(workload, CPU, compiled=False)
@@ -226,6 +240,8 @@ def measure(
                     found = check(judge, step, mode, phase, BY_NAME[name].gradient_slack)
                     result["first"][f"{phase}, {label}"] = time.perf_counter() - start
                     result["differences"][f"{phase}, {label}"] = found
+                if phase == "training" and where.type != "cpu":
+                    result["peak"][label] = peak_memory(step, before)
                 runs[label] = lambda step=step, phase=phase: step.seconds(phase)
         if kept:
             say(f"{name}: {phase}, {KEPT}")
@@ -260,6 +276,9 @@ def ratios(result: dict[str, Any], device: torch.device) -> dict[str, dict[str, 
             for name, (over, under) in pairs.items()
             if over in times and under in times
         }
+    eager, compiled = (result["peak"].get(f"{device.type} {mode}") for mode in ("eager", "compiled"))
+    if eager and compiled:
+        found["training"]["memory"] = compiled / eager
     return found
 
 
@@ -279,7 +298,8 @@ def row(title: str, found: dict[str, dict[str, float]], reference: dict[str, flo
     cells = [f"{title:<10}"]
     for phase in PHASES:
         cells.append(f"{reference[phase] * 1e3:>9.1f}" if phase in reference else " " * 9)
-        cells += [f"{found[phase][name]:>9.2f}" if name in found[phase] else " " * 9 for name in RATIOS]
+        names = [*RATIOS, "memory"] if phase == "training" else RATIOS
+        cells += [f"{found[phase][name]:>9.2f}" if name in found[phase] else " " * 9 for name in names]
     return " ".join(cells)
 
 
@@ -290,6 +310,7 @@ def header() -> str:
             f"{phase[:5] + ' ms':>9}",
             *(f"{name[:9]:>9}" for name in ("eager", "/kept", "compiled", "/eager")),
         ]
+    cells.append(f"{'memory':>9}")
     return " ".join(cells)
 
 

@@ -88,7 +88,7 @@ class UNet(nn.Module):
 
 
 def unet(small: bool) -> Workload:
-    batch, size, width = (2, 16, 16) if small else (2, 64, 32)
+    batch, size, width = (2, 16, 16) if small else (8, 64, 32)
     inputs = (torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,)))
     return Workload(UNet(width, 3), inputs, torch.randn(batch, 3, size, size), F.mse_loss)
 
@@ -110,7 +110,7 @@ class Tagger(nn.Module):
 
 
 def lstm(small: bool) -> Workload:
-    batch, length, width = (2, 10, 32) if small else (16, 48, 160)
+    batch, length, width = (2, 10, 32) if small else (64, 48, 160)
     words, labels = 10_000, 24
     sentence, target = torch.randint(0, words, (batch, length)), torch.randint(0, labels, (batch, length))
     return Workload(Tagger(words, labels, width), (sentence,), target, cross_entropy)
@@ -140,7 +140,7 @@ class Recommender(nn.Module):
 
 
 def dlrm(small: bool) -> Workload:
-    batch, rows, tables, bag, width = (8, 100, 3, 4, 16) if small else (2048, 5_000, 16, 8, 64)
+    batch, rows, tables, bag, width = (8, 100, 3, 4, 16) if small else (8192, 5_000, 16, 8, 64)
     inputs = (torch.randn(batch, 13), torch.randint(0, rows, (tables, batch, bag)))
     clicked = torch.randint(0, 2, (batch,)).float()
     loss = F.binary_cross_entropy_with_logits
@@ -174,7 +174,7 @@ class GraphNetwork(nn.Module):
 
 
 def graph(small: bool) -> Workload:
-    nodes, edges, width = (50, 200, 32) if small else (4_000, 30_000, 96)
+    nodes, edges, width = (50, 200, 32) if small else (16_000, 120_000, 96)
     features, classes = 100, 40
     inputs = (torch.randn(nodes, features), torch.randint(0, nodes, (2, edges)))
     target = torch.randint(0, classes, (nodes,))
@@ -216,7 +216,7 @@ class Mixer(nn.Module):
 
 
 def mixer(small: bool) -> Workload:
-    batch, size, width, layers = (2, 64, 64, 2) if small else (2, 224, 256, 6)
+    batch, size, width, layers = (2, 64, 64, 2) if small else (16, 224, 256, 6)
     images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 100, (batch,))
     return Workload(Mixer(size, width, layers, 100), (images,), labels, cross_entropy)
 
@@ -247,7 +247,7 @@ class WaveNet(nn.Module):
 
 
 def wavenet(small: bool) -> Workload:
-    batch, length, width, layers = (1, 64, 16, 3) if small else (2, 4096, 64, 8)
+    batch, length, width, layers = (1, 64, 16, 3) if small else (8, 4096, 64, 8)
     levels = 256
     samples, target = torch.randn(batch, 1, length), torch.randint(0, levels, (batch, length))
     return Workload(WaveNet(width, layers, levels), (samples,), target, cross_entropy)

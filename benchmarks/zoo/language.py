@@ -36,7 +36,7 @@ def causal(model: nn.Module, batch: int, length: int) -> Workload:
 
 
 def bert(small: bool) -> Workload:
-    batch, length, layers = (2, 32, 2) if small else (4, 128, 6)
+    batch, length, layers = (2, 32, 2) if small else (16, 128, 6)
     config = hf.BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=384,
@@ -53,7 +53,7 @@ def bert(small: bool) -> Workload:
 
 
 def gpt2(small: bool) -> Workload:
-    batch, length, layers = (2, 32, 2) if small else (2, 256, 6)
+    batch, length, layers = (2, 32, 2) if small else (8, 256, 6)
     config = hf.GPT2Config(
         vocab_size=VOCABULARY,
         n_embd=384,
@@ -69,7 +69,7 @@ def gpt2(small: bool) -> Workload:
 
 
 def llama(small: bool) -> Workload:
-    batch, length, layers = (2, 32, 2) if small else (2, 256, 6)
+    batch, length, layers = (2, 32, 2) if small else (8, 256, 6)
     config = hf.LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=384,
@@ -100,7 +100,7 @@ ALL_EXPERTS_FUNCTIONS.register("sorted", sorted_experts)
 
 
 def moe(small: bool) -> Workload:
-    batch, length, layers = (2, 32, 1) if small else (2, 192, 4)
+    batch, length, layers = (2, 32, 1) if small else (8, 192, 4)
     config = hf.MixtralConfig(
         vocab_size=VOCABULARY,
         hidden_size=384,
@@ -115,7 +115,7 @@ def moe(small: bool) -> Workload:
 
 
 def t5(small: bool) -> Workload:
-    batch, length, layers = (2, 32, 1) if small else (2, 160, 4)
+    batch, length, layers = (2, 32, 1) if small else (8, 160, 4)
     config = hf.T5Config(
         vocab_size=VOCABULARY,
         d_model=384,
@@ -133,7 +133,7 @@ def t5(small: bool) -> Workload:
 
 
 def whisper(small: bool) -> Workload:
-    frames, layers, written = (100, 1, 16) if small else (800, 4, 64)
+    batch, frames, layers, written = (1, 100, 1, 16) if small else (4, 800, 4, 64)
     config = hf.WhisperConfig(
         vocab_size=VOCABULARY,
         d_model=384,
@@ -155,12 +155,15 @@ def whisper(small: bool) -> Workload:
     names = ("input_features", "decoder_input_ids")
     module = Logits(hf.WhisperForConditionalGeneration(config), names, use_cache=False)
     return Workload(
-        module, (torch.randn(1, 80, frames), tokens(1, written)), tokens(1, written), cross_entropy
+        module,
+        (torch.randn(batch, 80, frames), tokens(batch, written)),
+        tokens(batch, written),
+        cross_entropy,
     )
 
 
 def mamba(small: bool) -> Workload:
-    batch, length, layers = (2, 32, 1) if small else (1, 128, 4)
+    batch, length, layers = (2, 32, 1) if small else (4, 128, 4)
     config = hf.Mamba2Config(
         vocab_size=VOCABULARY,
         hidden_size=256,

@@ -31,14 +31,14 @@ def classify(model: type[nn.Module], config: object, batch: int, size: int) -> W
 def resnet(small: bool) -> Workload:
     depths = [1, 1, 1, 1] if small else [3, 4, 6, 3]
     config = hf.ResNetConfig(depths=depths, num_labels=CLASSES)
-    return classify(hf.ResNetForImageClassification, config, 4 if small else 2, 96 if small else 160)
+    return classify(hf.ResNetForImageClassification, config, 4 if small else 8, 96 if small else 224)
 
 
 def mobilenet(small: bool) -> Workload:
     config = hf.MobileNetV2Config(
         num_labels=CLASSES, classifier_dropout_prob=0.0, depth_multiplier=0.5 if small else 1.0
     )
-    return classify(hf.MobileNetV2ForImageClassification, config, 4, 96 if small else 192)
+    return classify(hf.MobileNetV2ForImageClassification, config, 4 if small else 16, 96 if small else 224)
 
 
 def convnext(small: bool) -> Workload:
@@ -46,7 +46,7 @@ def convnext(small: bool) -> Workload:
         {"depths": [1, 1, 2, 1], "hidden_sizes": [48, 96, 192, 384]} if small else {"depths": [2, 2, 6, 2]}
     )
     config = hf.ConvNextConfig(num_labels=CLASSES, **sizes)
-    return classify(hf.ConvNextForImageClassification, config, 2, 64 if small else 192)
+    return classify(hf.ConvNextForImageClassification, config, 2 if small else 8, 64 if small else 224)
 
 
 def vit(small: bool) -> Workload:
@@ -61,7 +61,7 @@ def vit(small: bool) -> Workload:
         attention_probs_dropout_prob=0.0,
         num_labels=CLASSES,
     )
-    return classify(hf.ViTForImageClassification, config, 2 if small else 4, size)
+    return classify(hf.ViTForImageClassification, config, 2 if small else 16, size)
 
 
 def swin(small: bool) -> Workload:
@@ -74,4 +74,4 @@ def swin(small: bool) -> Workload:
         drop_path_rate=0.0,
         num_labels=CLASSES,
     )
-    return classify(hf.SwinForImageClassification, config, 2, size)
+    return classify(hf.SwinForImageClassification, config, 2 if small else 8, size)
