@@ -92,7 +92,7 @@ void launchCopy(const at::Tensor& dst, const at::Tensor& result) {
       dst.device(),
       "aten::copy_",
       [dst = backing(dst), result] { copyElements(dst, result); },
-      result.nbytes() >= kParallelBytes);
+      /*parallel=*/false); // its kernel may have run on the worker alone, and teams that come and go are slow
 }
 
 // What a kernel returned as a tensor of the device.
