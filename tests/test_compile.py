@@ -504,14 +504,25 @@ def test_index_out_of_bounds_is_the_device_error():
     assert compiled(x, torch.tensor([1, 2], device="simdev")).tolist() == [2.0, 2.0]
 
 
+DIVISIONS = {
+    "floor": lambda x, y: x // y,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "remainder": lambda x, y: x % y,
+    "fmod": torch.fmod,
+}
+
+
 @pytest.mark.parametrize("size", [5, 5000])
-def test_division_by_zero_is_the_device_error(size):
-    compiled = torch.compile(lambda x, y: x // y)
-    x = torch.ones(size, device="simdev", dtype=torch.long)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8])
+@pytest.mark.parametrize("kind", DIVISIONS)
+def test_division_by_zero_is_the_device_error(kind, dtype, size):
+    compiled = torch.compile(DIVISIONS[kind])
+    x = torch.ones(size, device="simdev", dtype=dtype)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         compiled(x, torch.zeros_like(x))
         torch.simdev.synchronize()
-    assert compiled(x, x).sum().item() == size
+    x, three = torch.arange(-size, size).to(dtype), torch.full((2 * size,), 3, dtype=dtype)
+    assert torch.equal(compiled(x.to("simdev"), three.to("simdev")).cpu(), DIVISIONS[kind](x, three))
 
 
 def test_unknown_option_is_refused():

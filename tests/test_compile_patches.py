@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
 
 # Each compiles C++: run by `make conformance`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_dynamo")]
@@ -30,6 +31,18 @@ def test_softmax_and_batch_norm_schedule():
 
     x = torch.randn(8, 4, 6, 6)
     torch.testing.assert_close(torch.compile(function)(x.to("simdev")).cpu(), function(x))
+
+
+def test_what_is_dear_is_computed_once():
+    # Each part of the exponential is a kernel of its own, since the parts have other sizes; both would compute it.
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        value = x.exp()
+        return value[1:] + 1, value[:, 1:] * 2
+
+    x = torch.randn(40, 50, device="simdev")
+    results, (code,) = run_and_get_code(torch.compile(function), x)
+    assert code.count(".exp()") == 1
+    torch.testing.assert_close(results, function(x))
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])

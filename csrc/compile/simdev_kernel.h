@@ -95,29 +95,7 @@ T checkedDivisor(KernelStatus& status, T divisor) noexcept {
   }
 }
 
-// The functions called below are Inductor's.  Not every release has them all, so they are looked up when a kernel of the
-// release uses them.
-template <typename T, typename U>
-auto floorDivide(KernelStatus& status, T dividend, U divisor) {
-  return floor_divide_integral(dividend, checkedDivisor(status, divisor));
-}
-
-template <typename T, typename U>
-auto remainder(KernelStatus& status, T dividend, U divisor) {
-  return remainder_integral(dividend, checkedDivisor(status, divisor));
-}
-
-template <typename T, typename U>
-auto modulo(KernelStatus& status, T dividend, U divisor) {
-  if constexpr (std::is_integral_v<U>) {
-    divisor = checkedDivisor(status, divisor);
-  }
-  return mod(dividend, divisor);
-}
-
-#define floor_divide_integral(...) ::simdev::floorDivide(status, __VA_ARGS__)
-#define remainder_integral(...) ::simdev::remainder(status, __VA_ARGS__)
-#define mod(...) ::simdev::modulo(status, __VA_ARGS__)
+#define SIMDEV_DIVISOR(...) ::simdev::checkedDivisor(status, __VA_ARGS__)
 
 // tanh of floats to 1.5 units in the last place, at half the cost of Sleef's, of which tanh is the dearest function: an odd
 // polynomial near zero, where 1 - 2 / (exp(2 |x|) + 1) would lose digits, and that quotient elsewhere.

@@ -16,19 +16,23 @@ from torch._inductor.codegen.common import BracesBuffer
 from torch._inductor.codegen.cpp import (
     CppKernel,
     CppKernelProxy,
+    CppOverrides,
     CppTile2DKernel,
     CppTile2DOverrides,
     CppVecKernel,
     CppVecOverrides,
 )
-from torch._inductor.virtualized import ops
+from torch._inductor.codegen.cpp_utils import CppCSEVariable, cexpr_index
+from torch._inductor.virtualized import V, ops
+from torch._prims_common import is_integer_dtype
 
 from . import config
 
 ASSERT = "SIMDEV_ASSERT"
+DIVISOR = "SIMDEV_DIVISOR"
 
 # Code that may fail; simdev_kernel.h gives it access to the launch's `status`.
-_MAY_FAIL = re.compile(rf"\b({ASSERT}|floor_divide_integral|remainder_integral|mod)\(")
+_MAY_FAIL = re.compile(rf"\b({ASSERT}|{DIVISOR})\(")
 
 
 def may_fail(code: str) -> bool:
@@ -60,8 +64,36 @@ class _ReportsFailures:
         return guarded
 
 
-class SimdevVecOverrides(CppVecOverrides):
-    """Inductor's vector operators, with tanh from simdev_kernel.h and, for fast_math, a shorter exp."""
+# Operators that end the process where an integer divisor is zero.
+_DIVISIONS = ("floordiv", "truncdiv", "mod", "remainder")
+
+
+def _checked_divisor(divisor: Any) -> Any:
+    """Returns the divisor, with 1 in the place of a zero, which counts as a failure of the launch."""
+    if not isinstance(divisor, CppCSEVariable) or not is_integer_dtype(divisor.dtype):
+        return divisor
+    code = str(divisor)
+    if divisor.is_vec:  # lanes without an element hold anything
+        code = f"decltype({code})::set(decltype({code})(1), {code}, {cexpr_index(V.kernel.num_elems)})"
+    checked = V.kernel.cse.generate(V.kernel.compute, f"{DIVISOR}({code})", dtype=divisor.dtype)
+    checked.update_on_args("checked_divisor", (divisor,), {})
+    return checked
+
+
+def _checked(division: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    return lambda dividend, divisor: division(dividend, _checked_divisor(divisor))
+
+
+class SimdevOverrides(CppOverrides):
+    """Inductor's operators on one element, with divisions that report a zero divisor."""
+
+
+for _name in _DIVISIONS:
+    setattr(SimdevOverrides, _name, staticmethod(_checked(getattr(CppOverrides, _name))))
+
+
+class SimdevVecOverrides(CppVecOverrides, SimdevOverrides):
+    """Inductor's vector operators: tanh from simdev_kernel.h, divisions as above, for fast_math a shorter exp."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SimdevVecOverrides:
         # Inductor hangs its operators on the instance, wrapped so that they take scalars too.
@@ -76,7 +108,13 @@ class SimdevVecOverrides(CppVecOverrides):
         def fast(operator: Callable[[Any], Any]) -> Callable[[Any], str]:
             return lambda x: str(operator(x)).replace(".exp()", ".exp_u20()")
 
+        def checked(division: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+            # Of two scalars Inductor calls SimdevOverrides' operator, which checks.
+            return lambda a, b: _checked(division)(a, b) if a.is_vec or b.is_vec else division(a, b)
+
         self.tanh = tanh
+        for name in _DIVISIONS:
+            setattr(self, name, checked(getattr(self, name)))
         if config.fast_math:
             self.exp = fast(self.exp)
             self.sigmoid = fast(self.sigmoid)
@@ -95,6 +133,8 @@ class SimdevVecOverrides(CppVecOverrides):
 
 class SimdevKernel(_ReportsFailures, CppKernel):
     """One element at a time."""
+
+    overrides = SimdevOverrides
 
     def codegen_conditions(self, code: BracesBuffer, prefix: str | None = None, var: Any = None) -> bool:
         # A scalar tail beside tiles has a loop of its own over a range that it covers wholly, so it must run in one

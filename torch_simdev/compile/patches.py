@@ -150,6 +150,20 @@ def fuse_as_for_cpu() -> None:
     BaseSchedulerNode.is_cpu = is_cpu
 
 
+@_patch(test="test_what_is_dear_is_computed_once")
+def store_what_is_reused_as_for_cpu() -> None:
+    """Whether a value that is used several times is stored or computed again is decided by what arithmetic costs, and
+    asked of `is_cpu()`; our kernels run where the CPU's do."""
+    from torch._inductor import ir
+
+    upstream = ir.is_cpu
+
+    def is_cpu(x: Any) -> bool:
+        return upstream(x) or ir.get_device_type(x) == DEVICE_TYPE
+
+    ir.is_cpu = is_cpu
+
+
 @_patch(test="test_argmax_of_permuted_tensor")
 def argreduce_by_logical_index() -> None:
     """argmax and argmin over several dimensions count in logical order for Triton and for the CPU only; for other
