@@ -3,6 +3,7 @@
 // Python (torch_simdev/compat.py).
 #pragma once
 
+#include <c10/macros/Export.h>
 #include <c10/util/Exception.h>
 #include <torch/headeronly/version.h>
 
@@ -22,6 +23,14 @@
 #include <c10/core/Allocator.h>
 #define SIMDEV_HAS_ACCELERATOR_GRAPH 0
 #endif
+
+// oneDNN's product of matrices, out = beta * out + alpha * a @ b.  ATen exports the function, and ships no declaration.
+namespace at {
+class Tensor;
+namespace native {
+TORCH_API void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& out, float beta, float alpha);
+} // namespace native
+} // namespace at
 
 namespace simdev::compat {
 

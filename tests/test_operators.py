@@ -612,3 +612,52 @@ def test_losses_warn_of_nothing_and_results_follow_their_inputs() -> None:
             check_same(loss(d, d * 2), loss(x, x * 2))
     for function in (torch.logical_and, torch.complex, torch.polar, torch.floor_divide):
         check_same(function(d, d), function(x, x))
+
+
+# --- Products of matrices large enough for oneDNN (csrc/aten/matrix_product.cpp) ----------------------------
+
+FACTORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "by rows": lambda t: t.contiguous(),
+    "by columns": lambda t: t.mT.contiguous().mT,
+    "offset": lambda t: torch.nn.functional.pad(t, (3, 2, 1, 0))[..., 1:, 3:-2],
+    "stepped": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "negated": lambda t: torch._neg_view(-t),
+}
+
+
+@pytest.mark.parametrize("second", FACTORS)
+@pytest.mark.parametrize("first", FACTORS)
+def test_large_products(first: str, second: str) -> None:
+    a, b = FACTORS[first](torch.randn(420, 452)), FACTORS[second](torch.randn(452, 484))
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close((to_device(a, DEV) @ to_device(b, DEV)).cpu(), a @ b, **close)
+    a, b = FACTORS[first](torch.randn(80, 96, 64)), FACTORS[second](torch.randn(80, 64, 160))
+    x, y = to_device(a, DEV), to_device(b, DEV)
+    torch.testing.assert_close(torch.bmm(x, y).cpu(), torch.bmm(a, b), **close)
+    torch.testing.assert_close(
+        torch.bmm(x[:1].expand_as(x), y).cpu(), torch.bmm(a[:1].expand_as(a), b), **close
+    )
+
+
+@pytest.mark.parametrize("shape", [(484,), (420, 1), (420, 484), ()], ids=str)
+def test_large_products_with_an_addend(shape: tuple[int, ...]) -> None:
+    a, b, c = torch.randn(420, 452), torch.randn(452, 484), torch.randn(shape)
+    x, y, z = (t.to(DEV) for t in (a, b, c))
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    for scale in ({}, {"beta": 0.5, "alpha": -2.0}, {"beta": 0}):
+        torch.testing.assert_close(
+            torch.addmm(z, x, y, **scale).cpu(), torch.addmm(c, a, b, **scale), **close
+        )
+    nothing = torch.full_like(z, float("nan"))
+    assert torch.addmm(nothing, x, y, beta=0).isfinite().all()
+    out = torch.zeros(420, 484, device=DEV)
+    assert torch.addmm(z, x, y, out=out) is out
+    torch.testing.assert_close(out.cpu(), torch.addmm(c, a, b), **close)
+    torch.testing.assert_close(out.addmm_(x, y, beta=2).cpu(), 2 * torch.addmm(c, a, b) + a @ b, **close)
+    batch = torch.randn(120, 96, 64)
+    added = torch.randn(120, 96, 96)
+    theirs = torch.baddbmm(added, batch, batch.mT, beta=3)
+    ours = torch.baddbmm(added.to(DEV), batch.to(DEV), batch.to(DEV).mT, beta=3)
+    torch.testing.assert_close(ours.cpu(), theirs, **close)
+    ours = added.to(DEV).baddbmm_(batch.to(DEV), batch.to(DEV).mT, beta=3)
+    torch.testing.assert_close(ours.cpu(), theirs, **close)

@@ -106,6 +106,8 @@ constexpr std::string_view kMatrixProducts[] = {
     "aten::_addmm_activation",
 };
 
+constexpr std::string_view kFasterProducts[] = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
+
 constexpr std::string_view kComputeBound[] = {
     "aten::_cdist_forward",
     "aten::_cdist_backward",
@@ -174,6 +176,8 @@ std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
   plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
   plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
   plan->isMatrixProduct = contains(kMatrixProducts, op.operator_name().name);
+  plan->hasFasterProduct =
+      op.operator_name().overload_name == "out" && contains(kFasterProducts, op.operator_name().name);
   plan->computeBound = contains(kComputeBound, op.operator_name().name);
   plan->resizesSilently = contains(kResizesSilently, op.operator_name().name);
   plan->indexChecks = indexChecks(op.operator_name().name);
