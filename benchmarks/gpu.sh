@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds, tests and measures the device on a GPU, within nine minutes, on a machine that has PyTorch with CUDA, a
-# C++20 compiler, ninja and pytest.  Usage: benchmarks/gpu.sh [folder for the results].  Exits with 1 if anything failed.
+# C++20 compiler, ninja, pytest and pytest-xdist.  Usage: benchmarks/gpu.sh [folder for the results].  Exits with 1 if anything failed.
 #
 # Leaves build.log, tests-cuda.log, sweep.log, sweep.json, tests-simulator.log, gpu.log (the table) and gpu.json there.
 set -u
@@ -43,7 +43,7 @@ SIMDEV_DRIVER=cuda run tests-cuda 230 $pytest tests/test_cuda_driver.py &
 cuda=$!
 SIMDEV_DRIVER=cuda run sweep 230 "$python" -m tests.conformance.delegate_sweep --jobs 6 --json "$out/sweep.json" &
 sweep=$!
-SIMDEV_DRIVER=simulator run tests-simulator 230 $pytest tests/test_operators.py tests/test_runtime.py \
+SIMDEV_DRIVER=simulator run tests-simulator 230 $pytest -n 4 tests/test_operators.py tests/test_runtime.py \
   tests/test_streams_events.py tests/test_frontend.py tests/test_random.py tests/test_models.py &
 simulator=$!
 for job in $cuda $sweep $simulator; do

@@ -36,9 +36,9 @@ class Architecture:
     module: str  # of this package
     describes: str
     from_transformers: bool = True
-    # Factor on the gradients' tolerance.  Where an activation has a kink, above all behind a batch norm, rounding tells on
-    # which side a value lies, and the gradient jumps.  In float64 ResNet-50's gradients on simdev equal the CPU's
-    # exactly; in float32 one CPU thread, two, and simdev are all about 0.2 (of the largest element) from those.
+    # Factor on the gradients' tolerance.  Where an activation has a kink, above all behind a batch norm, rounding
+    # tells on which side a value lies, and the gradient jumps.  In float64 ResNet-50's gradients on simdev equal the
+    # CPU's exactly; in float32 one CPU thread, two, and simdev are all about 0.2 (of the largest element) from those.
     gradient_slack: float = 1.0
 
     def build(self, small: bool = False, seed: int = 0) -> Workload:
