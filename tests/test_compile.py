@@ -408,6 +408,9 @@ def test_functions_of_the_device_module_are_traced():
     assert result.tolist() == [4.0] * 3
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.11"), reason="that Dynamo loses events that a graph makes"
+)
 def test_events_inside_of_a_graph():
     def function(x: Tensor) -> Tensor:
         event = torch.simdev.Event()

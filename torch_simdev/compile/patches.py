@@ -167,14 +167,20 @@ def store_what_is_reused_as_for_cpu() -> None:
 @_patch(test="test_argmax_of_permuted_tensor")
 def argreduce_by_logical_index() -> None:
     """argmax and argmin over several dimensions count in logical order for Triton and for the CPU only; for other
-    devices they count in the order of memory, which is wrong for a permuted tensor."""
-    from torch._inductor import lowering
+    devices they count in the order of memory, which is wrong for a permuted tensor.  In PyTorch 2.11 only Triton's
+    kernels can, and a contiguous copy is what is counted."""
+    from torch._inductor import ir, lowering
 
     upstream = lowering._make_reduction_inner
+    kernels_count = "cpu_backend" in inspect.getsource(upstream)
 
     @functools.wraps(upstream)
     def make_reduction_inner(x: Any, *args: Any, **kwargs: Any) -> Any:
         if _device_type(x) != DEVICE_TYPE:
+            return upstream(x, *args, **kwargs)
+        if not kernels_count:
+            if kwargs.get("reduction_type") in ("argmax", "argmin"):
+                x = ir.ExternKernel.require_contiguous(lowering.clone(x))
             return upstream(x, *args, **kwargs)
         with mock.patch.object(lowering, "is_triton", lambda _: True):  # noqa: PT008 - not a test
             return upstream(x, *args, **kwargs)
