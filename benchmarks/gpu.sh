@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds, tests and measures the device on a GPU, within nine minutes, on a machine that has PyTorch with CUDA, a
-# C++20 compiler, ninja, pytest and pytest-xdist.  Usage: benchmarks/gpu.sh [folder for the results].  Exits with 1 if anything failed.
+# C++20 compiler, ninja, pytest and pytest-xdist.  Usage: benchmarks/gpu.sh [folder for the results].  Exits with 1 if
+# anything failed.
 #
 # Leaves build.log, tests-cuda.log, sweep.log, sweep.json, tests-simulator.log, gpu.log (the table) and gpu.json there.
 set -u

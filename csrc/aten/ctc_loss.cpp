@@ -67,10 +67,9 @@ std::tuple<at::Tensor, at::Tensor> ctcLoss(
   return {std::move(loss), std::move(alpha)};
 }
 
-std::vector<int64_t> readLengths(const at::Tensor& lengths, const char* name) {
+std::vector<int64_t> readIntegralLengths(const at::Tensor& lengths, const char* name) {
   TORCH_CHECK(c10::isIntegralType(lengths.scalar_type(), /*includeBool=*/false), name, " must be integral");
-  const at::Tensor host = lengths.to(c10::kCPU, c10::kLong).contiguous();
-  return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
+  return readLengths(lengths);
 }
 
 std::tuple<at::Tensor, at::Tensor> ctcLossOfTensors(
@@ -83,8 +82,8 @@ std::tuple<at::Tensor, at::Tensor> ctcLossOfTensors(
   return ctcLoss(
       logProbabilities,
       targets,
-      readLengths(inputLengths, "input_lengths"),
-      readLengths(targetLengths, "target_lengths"),
+      readIntegralLengths(inputLengths, "input_lengths"),
+      readIntegralLengths(targetLengths, "target_lengths"),
       blank,
       zeroInfinity);
 }

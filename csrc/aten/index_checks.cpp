@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <vector>
 
 namespace simdev {
 
@@ -48,13 +47,8 @@ void inRange(Arguments arguments) {
 
 void labelsOfBackward(Arguments arguments) {
   const c10::IValue& lengths = arguments[4];
-  std::vector<int64_t> targetLengths;
-  if (lengths.isTensor()) {
-    const at::Tensor values = lengths.toTensor().to(c10::kLong).contiguous();
-    targetLengths.assign(values.const_data_ptr<int64_t>(), values.const_data_ptr<int64_t>() + values.numel());
-  } else {
-    targetLengths = lengths.toIntVector();
-  }
+  const std::vector<int64_t> targetLengths =
+      lengths.isTensor() ? readLengths(lengths.toTensor()) : lengths.toIntVector();
   checkLabels(arguments[2].toTensor(), targetLengths, arguments[1].toTensor().size(2));
 }
 
@@ -85,6 +79,11 @@ void checkIndices(c10::ArrayRef<IndexCheck> checks, Arguments arguments) {
   for (const IndexCheck& check : checks) {
     check.run(arguments);
   }
+}
+
+std::vector<int64_t> readLengths(const at::Tensor& lengths) {
+  const at::Tensor host = lengths.to(c10::kCPU, c10::kLong).contiguous();
+  return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
 }
 
 void checkLabels(const at::Tensor& targets, c10::IntArrayRef targetLengths, int64_t classes) {

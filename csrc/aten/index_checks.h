@@ -5,7 +5,9 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
 
+#include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace simdev {
 
@@ -17,6 +19,9 @@ struct IndexCheck {
 // What there is to check of an operator; mostly nothing.
 c10::ArrayRef<IndexCheck> indexChecks(std::string_view op);
 void checkIndices(c10::ArrayRef<IndexCheck> checks, c10::ArrayRef<c10::IValue> arguments);
+
+// The lengths of a CTC loss that are given as a tensor; on whichever device, so that of a device's the host waits for them.
+std::vector<int64_t> readLengths(const at::Tensor& lengths);
 
 // That a CTC loss's targets are labels below `classes`.  Of a row in a batch only as many count as the target is long; what
 // pads it may be any number.

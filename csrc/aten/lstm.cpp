@@ -68,7 +68,6 @@ bool isFused(
 }
 
 Result lstm(
-    c10::DispatchKeySet,
     const at::Tensor& input,
     at::TensorList hx,
     at::TensorList parameters,

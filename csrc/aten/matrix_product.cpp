@@ -68,7 +68,7 @@ bool runMatrixProduct(c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor& self = arguments[0].toTensor();
   const float beta = arguments[3].toScalar().toFloat();
   const float alpha = arguments[4].toScalar().toFloat();
-  if (self.is_same(out) || self.is_alias_of(out)) {
+  if (self.is_alias_of(out)) {
     return false; // the product would overwrite what is added to it
   }
   at::native::mkldnn_matmul(a, b, out, /*beta=*/0, alpha);
