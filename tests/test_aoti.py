@@ -221,6 +221,15 @@ def transformer() -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, num_layers=2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x)[0]
+
+
 class Counter(nn.Module):
     """Changes a buffer at each call."""
 
@@ -255,8 +264,8 @@ def close(actual: Any, expected: Any) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(CNN, (4, 3, 16, 16)), (transformer, (4, 10, 64))],
-    ids=["cnn", "transformer"],
+    [(CNN, (4, 3, 16, 16)), (transformer, (4, 10, 64)), (Recurrent, (4, 10, 8))],
+    ids=["cnn", "transformer", "recurrent"],
 )
 def test_models(tmp_path, make, shape):
     torch.manual_seed(0)

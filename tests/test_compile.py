@@ -408,6 +408,41 @@ def test_functions_of_the_device_module_are_traced():
     assert result.tolist() == [4.0] * 3
 
 
+def test_the_current_device_is_part_of_the_graph():
+    function = lambda x: x + torch.simdev.current_device()
+    compiled = torch.compile(function, fullgraph=True)
+    x = torch.zeros(2, device="simdev")
+    for device in (0, 1, 0):
+        with torch.simdev.device(device):
+            assert compiled(x).tolist() == [device] * 2
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._dynamo.variables.ctx_manager, "register_device_context_manager"),
+    reason="that Dynamo breaks graphs at contexts of devices that it does not know",
+)
+def test_a_device_context_is_part_of_the_graph():
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.simdev.device(1):
+            y = torch.ones(2, device="simdev") * 2
+        return y, x + torch.ones(2, device="simdev")
+
+    y, z = torch.compile(function, fullgraph=True)(torch.ones(2, device="simdev:0"))
+    assert (y.device.index, y.tolist()) == (1, [2.0, 2.0])
+    assert (z.device.index, z.tolist()) == (0, [2.0, 2.0])
+    assert torch.simdev.current_device() == 0
+
+
+def test_the_profiler_shows_launches_by_the_names_of_kernels():
+    compiled = torch.compile(seed_function)
+    x = torch.randn(64, device="simdev")
+    _, (code,) = run_and_get_code(compiled, x)
+    name = re.search(r"^ +(simdev_fused_\w+)\(", code, re.MULTILINE)[1]
+    with torch.profiler.profile() as profile:
+        compiled(x)
+    assert [event.count for event in profile.key_averages() if event.key == name] == [1]
+
+
 @pytest.mark.skipif(
     torch.__version__.startswith("2.11"), reason="that Dynamo loses events that a graph makes"
 )

@@ -65,3 +65,11 @@ def test_truth_of_indices():
     x = torch.linspace(-2, 2, 40)
     for actual, expected in zip(torch.compile(function)(x.to("simdev")), function(x), strict=True):
         assert actual.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_kernels_without_vectors(length):
+    function = lambda x: (x.tanh() * 2).sum(0)
+    x = torch.randn(5, 20)
+    compiled = torch.compile(function, options={"cpp.simdlen": length})
+    torch.testing.assert_close(compiled(x.to("simdev")).cpu(), function(x))

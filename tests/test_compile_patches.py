@@ -80,6 +80,31 @@ def test_streams_inside_of_a_graph():
     assert torch.compile(function)(x).tolist() == [10.0] * 5
 
 
+def test_a_device_without_index_is_the_current_one():
+    for device in (0, 1, 0):
+        torch._dynamo.reset()
+        with torch.simdev.device(device):
+            result = torch.compile(lambda: torch.ones(2, device="simdev") * 2)()
+        assert (result.device.index, result.tolist()) == (device, [2.0, 2.0])
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("kind", ["Adam", "NAdam", "RAdam", "ASGD", "Adamax"])
+def test_compiled_optimizers_are_capturable(kind, begun):
+    weights = {device: torch.ones(4, device=device, requires_grad=True) for device in ("cpu", "simdev")}
+    optimizers = {device: getattr(torch.optim, kind)([weight], lr=0.1) for device, weight in weights.items()}
+    compiled = torch.compile(optimizers["simdev"].step)
+    for number in range(3):
+        gradient = torch.randn(4)
+        for device, weight in weights.items():
+            weight.grad = gradient.to(device)
+        optimizers["cpu"].step()
+        (optimizers["simdev"].step if begun and number == 0 else compiled)()
+    torch.testing.assert_close(weights["simdev"].cpu(), weights["cpu"])
+    [state] = optimizers["simdev"].state.values()
+    assert {value.device.type for value in state.values() if isinstance(value, Tensor)} == {"simdev"}
+
+
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_convolutions_keep_channels_last(dimensions, channels_last):
@@ -128,3 +153,16 @@ def test_generated_cpp_includes_our_headers():
     compiled = torch.compile(lambda x: x.sin() + 1, options={"cpp_wrapper": True})
     x = torch.randn(5)
     torch.testing.assert_close(compiled(x.to("simdev")).cpu(), x.sin() + 1)
+
+
+def test_optional_tensors_of_a_package(tmp_path):
+    class Select(torch.nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x[x > 0] * 2, x[:, x[0] > 0]  # the latter's indices begin with None
+
+    x = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, 6.0]], device="simdev")
+    exported = torch.export.export(Select(), (x,))
+    path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+    flat, columns = torch._inductor.aoti_load_package(path)(x)
+    assert flat.tolist() == [2.0, 6.0, 10.0, 12.0]
+    assert columns.tolist() == [[1.0, 3.0], [-4.0, 6.0]]

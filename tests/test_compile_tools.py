@@ -506,6 +506,17 @@ def test_explain_of_breaks_calls_and_fallbacks():
 
 
 @compiles_cpp
+def test_explain_names_what_is_neither_a_kernel_nor_an_operator():
+    def function(x: Tensor) -> Tensor:
+        y = torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+        return y.cpu() + 1
+
+    explanation = explain(function)(torch.randn(4, device="simdev"))
+    [graph] = explanation.graphs
+    assert {"Conditional": 1, "DeviceCopy": 1}.items() <= graph.called.items()
+
+
+@compiles_cpp
 def test_explain_of_a_training_step():
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32)).to("simdev")
     explanation = explain(model)(torch.randn(8, 16, device="simdev"))

@@ -27,7 +27,8 @@ constexpr int64_t kLstm = 2; // oneDNN's number for this kind of recurrent layer
 
 using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// What is not as it should be is left to the composition too, whose checks say so.
+// What is not as it should be is left to the composition too, whose checks say so.  Sizes may be symbols: of an exported
+// layer, say, whose batch is any number.
 bool isFused(
     const at::Tensor& input,
     at::TensorList hx,
@@ -36,31 +37,30 @@ bool isFused(
     int64_t layers,
     bool batchFirst,
     bool bidirectional) {
-  const auto isPlain = [](const at::Tensor& tensor, at::IntArrayRef sizes) {
+  const auto isPlain = [](const at::Tensor& tensor, c10::SymIntArrayRef sizes) {
     return tensor.device().type() == kDeviceType && tensor.scalar_type() == at::kFloat &&
-           tensor.sizes() == sizes;
+           tensor.sym_sizes() == sizes;
   };
   const int64_t directions = bidirectional ? 2 : 1;
   const size_t perDirection = hasBiases ? 4 : 2;
   if (!at::globalContext().userEnabledMkldnn() || at::autocast::is_autocast_enabled(kDeviceType) ||
-      !driver().hasNativeKernels() || input.dim() != 3 || input.numel() == 0 ||
-      !isPlain(input, input.sizes()) || hx.size() != 2 || hx[0].dim() != 3 ||
+      !driver().hasNativeKernels() || input.dim() != 3 || TORCH_GUARD_OR_FALSE(input.sym_numel().sym_eq(0)) ||
+      !isPlain(input, input.sym_sizes()) || hx.size() != 2 || hx[0].dim() != 3 ||
       parameters.size() != static_cast<size_t>(layers * directions) * perDirection) {
     return false;
   }
-  const int64_t size = hx[0].size(2);
-  const int64_t gates = 4 * size;
-  const int64_t states[] = {layers * directions, input.size(batchFirst ? 0 : 1), size};
+  const c10::SymInt size = hx[0].sym_size(2);
+  const c10::SymInt gates = 4 * size;
+  const c10::SymInt states[] = {layers * directions, input.sym_size(batchFirst ? 0 : 1), size};
   if (!isPlain(hx[0], states) || !isPlain(hx[1], states)) {
     return false;
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool first = i < static_cast<size_t>(directions) * perDirection;
-    const int64_t columns[] = {first ? input.size(2) : directions * size, size};
+    const c10::SymInt columns[] = {first ? input.sym_size(2) : directions * size, size};
     const size_t kind = i % perDirection; // of the input, of the state, and their biases
-    const bool plain =
-        kind < 2 ? isPlain(parameters[i], {gates, columns[kind]}) : isPlain(parameters[i], {gates});
-    if (!plain) {
+    const c10::SymInt sizes[] = {gates, kind < 2 ? columns[kind] : 0};
+    if (!isPlain(parameters[i], c10::SymIntArrayRef(sizes, kind < 2 ? 2 : 1))) {
       return false;
     }
   }
@@ -83,7 +83,7 @@ Result lstm(
   }
   const int64_t directions = bidirectional ? 2 : 1;
   const size_t perDirection = hasBiases ? 4 : 2;
-  const int64_t size = hx[0].size(-1);
+  const int64_t size = hx[0].sym_size(-1).guard_int(__FILE__, __LINE__);
   at::Tensor sequence = (batchFirst ? input.transpose(0, 1) : input).contiguous(); // (time, batch, features)
   std::vector<at::Tensor> hy, cy;
   for (int64_t layer = 0; layer < layers; ++layer) {

@@ -10,6 +10,7 @@
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/convolution.h>
+#include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/scatter.h>
@@ -81,6 +82,53 @@ AOTITorchError aoti_torch_simdev_convolution(
             transposed != 0,
             at::IntArrayRef(output_padding, output_padding_len),
             groups));
+  });
+}
+
+AOTITorchError aoti_torch_simdev_mkldnn_rnn_layer(
+    AtenTensorHandle input,
+    AtenTensorHandle weight_ih,
+    AtenTensorHandle weight_hh,
+    AtenTensorHandle bias_ih,
+    AtenTensorHandle bias_hh,
+    AtenTensorHandle hx,
+    AtenTensorHandle cx,
+    int32_t reverse,
+    const int64_t* batch_sizes,
+    int64_t batch_sizes_len,
+    int64_t mode,
+    int64_t hidden_size,
+    int64_t num_layers,
+    int32_t has_biases,
+    int32_t bidirectional,
+    int32_t batch_first,
+    int32_t train,
+    AtenTensorHandle* ret_output,
+    AtenTensorHandle* ret_hy,
+    AtenTensorHandle* ret_cy,
+    AtenTensorHandle* ret_workspace) {
+  return guarded([&] {
+    auto [output, hy, cy, workspace] = at::mkldnn_rnn_layer(
+        tensor(input),
+        tensor(weight_ih),
+        tensor(weight_hh),
+        tensor(bias_ih),
+        tensor(bias_hh),
+        tensor(hx),
+        tensor(cx),
+        reverse != 0,
+        at::IntArrayRef(batch_sizes, batch_sizes_len),
+        mode,
+        hidden_size,
+        num_layers,
+        has_biases != 0,
+        bidirectional != 0,
+        batch_first != 0,
+        train != 0);
+    *ret_output = newHandle(std::move(output));
+    *ret_hy = newHandle(std::move(hy));
+    *ret_cy = newHandle(std::move(cy));
+    *ret_workspace = newHandle(std::move(workspace));
   });
 }
 

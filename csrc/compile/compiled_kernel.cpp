@@ -4,6 +4,7 @@
 #include "runtime/device.h"
 #include "runtime/stream.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -88,6 +89,7 @@ void CompiledKernel::Arguments::add(const at::Tensor& tensor) {
 }
 
 void CompiledKernel::launch(const Arguments& arguments) const {
+  RECORD_FUNCTION(name_, c10::ArrayRef<const c10::IValue>()); // torch.profiler shows the launch
   TORCH_CHECK_TYPE(
       arguments.next_ == size(), name_, ": got ", arguments.next_, " arguments in place of ", size());
   const c10::DeviceIndex device = arguments.device_ < 0 ? currentDevice() : arguments.device_;

@@ -97,6 +97,7 @@ T checkedDivisor(KernelStatus& status, T divisor) noexcept {
 
 #define SIMDEV_DIVISOR(...) ::simdev::checkedDivisor(status, __VA_ARGS__)
 
+#if INDUCTOR_USE_VECTOR_TYPES() // not where cpp.simdlen turns vectors off
 // tanh of floats to 1.5 units in the last place, at half the cost of Sleef's, of which tanh is the dearest function: an odd
 // polynomial near zero, where 1 - 2 / (exp(2 |x|) + 1) would lose digits, and that quotient elsewhere.
 template <typename Vector>
@@ -118,7 +119,6 @@ Vector tanh(const Vector& x) {
   return x.tanh();
 }
 
-#if INDUCTOR_USE_VECTOR_TYPES()
 inline at::vec::Vectorized<float> tanh(const at::vec::Vectorized<float>& x) {
   return tanhOfFloats(x);
 }

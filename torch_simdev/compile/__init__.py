@@ -38,9 +38,11 @@ def _register_device_interface() -> None:
 
 
 def _register_trace_rules() -> None:
+    from .patches import make_compiled_optimizers_capturable
     from .tracing import register
 
     register()
+    make_compiled_optimizers_capturable()
 
 
 def _accept_flex_attention() -> None:
@@ -53,6 +55,12 @@ def _initialise_backends() -> None:
     from .patches import initialise_backends
 
     initialise_backends()
+
+
+def _ask_again_for_the_current_device() -> None:
+    from .patches import ask_again_for_the_current_device
+
+    ask_again_for_the_current_device()
 
 
 def _format_convolutions() -> None:
@@ -78,6 +86,7 @@ def install() -> None:
             "torch._dynamo.trace_rules": _register_trace_rules,
             "torch._inductor.compile_fx": _prepare_inductor,
             "torch._subclasses.fake_impls": _format_convolutions,
+            "torch._subclasses.fake_tensor": _ask_again_for_the_current_device,
             "torch.nn.attention.flex_attention": _accept_flex_attention,
         }
     )

@@ -129,6 +129,51 @@ def format_convolutions_as_the_kernels_do() -> None:
         fake_impls.op_implementations_dict[overload] = convolution
 
 
+def ask_again_for_the_current_device() -> None:
+    """Fake tensors remember results by their operator's arguments, and "simdev" without an index is another device when
+    another one is current: what a function made on one device was taken for what it makes on the next.  Not in the
+    table: fake tensors are also used without torch.compile, and are patched when their module is imported.  Test:
+    test_a_device_without_index_is_the_current_one."""
+    from torch._subclasses import fake_tensor
+
+    upstream = fake_tensor.FakeTensorMode._validate_cache_key
+
+    @functools.wraps(upstream)
+    def validate_cache_key(self: Any, func: Any, args: Any, kwargs: Any) -> None:
+        device = kwargs.get("device")
+        if isinstance(device, torch.device) and device.type == DEVICE_TYPE and device.index is None:
+            raise fake_tensor._BypassDispatchCache("device without an index")
+        upstream(self, func, args, kwargs)
+
+    fake_tensor.FakeTensorMode._validate_cache_key = validate_cache_key
+
+
+def make_compiled_optimizers_capturable() -> None:
+    """Dynamo turns on `capturable` for new optimizers of CUDA and XPU alone.  Without it an optimizer's counts are on
+    the host; Dynamo moves some of them and leaves others there, and fused operators do not mind: the code compiled for
+    NAdam has a kernel of the host that reads memory of the device.  Not in the table: it is about Dynamo, and is
+    patched with its trace rules.  Test: test_compiled_optimizers_are_capturable."""
+    from torch._dynamo.variables.optimizer import OptimizerVariable
+
+    upstream = OptimizerVariable._set_capturable
+
+    def set_capturable(self: Any, tx: Any) -> None:
+        states = self.value.state
+        for group in self.value.param_groups:
+            parameters = group["params"]
+            if "capturable" not in group or any(p.device.type != DEVICE_TYPE for p in parameters):
+                continue
+            if not any(p in states for p in parameters):
+                group["capturable"] = True
+            for p in parameters:  # counts of steps that were not compiled
+                for name, value in states.get(p, {}).items():
+                    if isinstance(value, torch.Tensor) and value.is_cpu and value.dim() == 0:
+                        states[p][name] = value.to(p.device)
+        upstream(self, tx)
+
+    OptimizerVariable._set_capturable = set_capturable
+
+
 def _device_type(x: Any) -> str | None:
     from torch._inductor import ir
 
@@ -302,3 +347,30 @@ def build_against_our_library() -> None:
         return options
 
     cpp_builder.get_cpp_torch_device_options = get_cpp_torch_device_options
+
+
+@_patch(test="test_optional_tensors_of_a_package")
+def write_optional_tensors_as_such() -> None:
+    """A package describes the operators that it finds in the dispatcher.  A list of optional tensors, such as the
+    indices of a masked selection, is described as a list of tensors where none is missing, and then is passed as one,
+    which the dispatcher refuses.  Inductor calls these operators of the devices it knows by a function of their own."""
+    from torch._export.serde.schema import Argument, OptionalTensorArgument
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
+
+    upstream = ir.FallbackKernel.export_extern_kernel_node
+
+    @functools.wraps(upstream)
+    def export_extern_kernel_node(self: Any) -> Any:
+        arguments = upstream(self)
+        if V.graph.aot_mode and _device_type(self) == DEVICE_TYPE:
+            optional = {
+                a.name for a in self.op_overload._schema.arguments if str(a.type) == "List[Optional[Tensor]]"
+            }
+            for given in V.extern_kernel_nodes[-1].node.inputs:
+                if given.name in optional and given.arg.type == "as_tensors":
+                    tensors = [OptionalTensorArgument.create(as_tensor=each) for each in given.arg.as_tensors]
+                    given.arg = Argument.create(as_optional_tensors=tensors)
+        return arguments
+
+    ir.FallbackKernel.export_extern_kernel_node = export_extern_kernel_node

@@ -104,6 +104,28 @@ AOTI_TORCH_EXPORT AOTITorchError aoti_torch_simdev_convolution(
     int64_t output_padding_len,
     int64_t groups,
     AtenTensorHandle* ret_output);
+AOTI_TORCH_EXPORT AOTITorchError aoti_torch_simdev_mkldnn_rnn_layer(
+    AtenTensorHandle input,
+    AtenTensorHandle weight_ih,
+    AtenTensorHandle weight_hh,
+    AtenTensorHandle bias_ih,
+    AtenTensorHandle bias_hh,
+    AtenTensorHandle hx,
+    AtenTensorHandle cx,
+    int32_t reverse,
+    const int64_t* batch_sizes,
+    int64_t batch_sizes_len,
+    int64_t mode,
+    int64_t hidden_size,
+    int64_t num_layers,
+    int32_t has_biases,
+    int32_t bidirectional,
+    int32_t batch_first,
+    int32_t train,
+    AtenTensorHandle* ret_output,
+    AtenTensorHandle* ret_hy,
+    AtenTensorHandle* ret_cy,
+    AtenTensorHandle* ret_workspace);
 AOTI_TORCH_EXPORT AOTITorchError aoti_torch_simdev_randint_low_out(
     AtenTensorHandle out,
     int64_t low,

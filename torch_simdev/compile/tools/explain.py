@@ -235,7 +235,9 @@ class _Recorder(GraphTool):
         node: Any = scheduler_node.node
         if isinstance(node, ir.MultiOutput):  # takes a result apart
             return
-        name = str(node.op_overload or node.get_kernel_name())
+        name = str(
+            node.op_overload or node.try_get_kernel_name() or type(node).__name__
+        )  # DeviceCopy, Conditional
         counts = (
             self.graphs[-1].not_lowered if isinstance(node, ir.FallbackKernel) else self.graphs[-1].called
         )
