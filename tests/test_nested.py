@@ -144,3 +144,10 @@ def test_encoder_with_a_padding_mask_makes_nested_tensors() -> None:
         actual = encoder.to(DEVICE)(x.to(DEVICE), src_key_padding_mask=mask.to(DEVICE))
     assert not expected[mask].any()
     torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_without_a_weight_is_refused_as_on_the_cpu() -> None:
+    for device in ("cpu", DEVICE):
+        nested = torch.nested.nested_tensor(COMPONENTS, device=device)
+        with pytest.raises(ValueError, match="requires weight and bias"):
+            F.layer_norm(nested, (8,))

@@ -284,6 +284,39 @@ def test_out_variants_resize_warn_and_write_through_strides() -> None:
         torch.sin(torch.ones(3, device=DEV), out=torch.empty(3, dtype=torch.int32, device=DEV))
 
 
+def test_resizing_an_out_argument_warns_in_the_cpus_words_each_time() -> None:
+    """The Meta kernels of some operators are Python's, with words of their own."""
+    warned = []
+    for device in ("cpu", DEV, DEV):
+        x = torch.ones(3, 4, device=device)
+        with recorded_warnings() as seen:
+            result = torch.add(x, x, out=torch.empty(1, device=device))
+        assert result.shape == (3, 4)
+        warned.append(seen)
+    assert len(warned[0]) == 1 and warned[0] == warned[1] == warned[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int16])
+def test_with_deterministic_algorithms_new_memory_has_known_contents(dtype: torch.dtype) -> None:
+    def made(device: str) -> list[torch.Tensor]:
+        like = torch.zeros(2, 3, dtype=dtype, device=device)
+        return [
+            torch.empty(3, dtype=dtype, device=device),
+            torch.empty_strided((2, 3), (1, 2), dtype=dtype, device=device),
+            torch.empty_like(like),
+            like.new_empty(2),
+            like.resize_(4, 3),
+        ]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected, actual = made("cpu"), made(DEV)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    check_same(actual, expected)
+    assert expected[0].isnan().all() if expected[0].dtype.is_floating_point else expected[0].ne(0).all()
+
+
 def test_indexing_takes_host_indices() -> None:
     x = torch.arange(24.0).reshape(2, 3, 4)
     d, i = x.to(DEV), torch.tensor([2, 0])
@@ -526,6 +559,32 @@ UNCHECKED_BY_ATEN: dict[str, Callable[[], object]] = {
     "_ctc_loss_backward": lambda: ATEN._ctc_loss_backward(
         filled(1), filled(5, 1, 4), wild(1, 2), [5], [2], filled(1), filled(1, 5, 5), 0
     ),
+    "_ctc_loss_backward, steps": lambda: ATEN._ctc_loss_backward(
+        filled(1), filled(5, 1, 4), wild(1, 2) * 0, [10**12], [2], filled(1), filled(1, 5, 5), 0
+    ),
+    "_ctc_loss_backward, labels": lambda: ATEN._ctc_loss_backward(
+        filled(1), filled(5, 1, 4), wild(1, 2) * 0, [5], [10**12], filled(1), filled(1, 5, 5), 0
+    ),
+    "_embedding_bag, offsets": lambda: ATEN._embedding_bag(filled(10, 4), wild(2) * 0, wild(1)),
+    "nll_loss_backward": lambda: ATEN.nll_loss_backward(
+        filled(2), filled(2, 4), wild(2), None, 0, -100, filled()
+    ),
+    "nll_loss2d_backward": lambda: ATEN.nll_loss2d_backward(
+        filled(1, 2, 2), filled(1, 4, 2, 2), wild(1, 2, 2), None, 0, -100, filled()
+    ),
+    "segment_reduce, lengths": lambda: torch.segment_reduce(filled(6), "sum", lengths=wild(1), unsafe=True),
+    "segment_reduce, lengths of rows": lambda: torch.segment_reduce(
+        filled(2, 6), "max", lengths=wild(2, 1), axis=1, unsafe=True
+    ),
+    "segment_reduce, offsets": lambda: torch.segment_reduce(filled(6), "sum", offsets=wild(2)),
+    "_segment_reduce_backward, lengths": lambda: ATEN._segment_reduce_backward(
+        filled(1), filled(1), filled(6), "sum", lengths=wild(1)
+    ),
+    "_segment_reduce_backward, offsets": lambda: ATEN._segment_reduce_backward(
+        filled(1), filled(1), filled(6), "sum", offsets=wild(2)
+    ),
+    "_convert_indices_from_csr_to_coo": lambda: ATEN._convert_indices_from_csr_to_coo(wild(3), wild(2)),
+    "_convert_indices_from_coo_to_csr": lambda: ATEN._convert_indices_from_coo_to_csr(wild(3), 2),
 }
 
 
@@ -536,6 +595,56 @@ def test_wrong_indices_are_errors_of_the_device(name: str) -> None:
         UNCHECKED_BY_ATEN[name]()
         torch.simdev.synchronize()
     assert filled(3).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "offsets"), [([4, 3], None), ([4, -3], None), (None, [0, 4, 3]), (None, [-1, 4, 6])]
+)
+def test_segments_lie_within_the_data(lengths: list[int] | None, offsets: list[int] | None) -> None:
+    """Of lengths it is their sum that counts, and offsets must not decrease."""
+    given = {
+        name: torch.tensor(value, device=DEV)
+        for name, value in (("lengths", lengths), ("offsets", offsets))
+        if value is not None
+    }
+    words = r"index (7|-3|-1) is out|must not decrease"
+    with pytest.raises(torch.AcceleratorError, match=words):
+        torch.segment_reduce(filled(6), "sum", **given, unsafe=True).cpu()
+    with pytest.raises(torch.AcceleratorError, match=words):
+        ATEN._segment_reduce_backward(filled(2), filled(2), filled(6), "sum", **given).cpu()
+
+
+def test_a_class_to_ignore_is_no_index() -> None:
+    x, target = torch.randn(3, 4), torch.tensor([1, 77, 3])
+    grads = []
+    for device in ("cpu", DEV):
+        leaf = x.detach().to(device).requires_grad_()
+        loss = torch.nn.functional.nll_loss(leaf, target.to(device), ignore_index=77, reduction="none")
+        loss.sum().backward()
+        grads.append(leaf.grad)
+    check_same(grads[1], grads[0])
+
+
+@pytest.mark.parametrize(
+    ("padding", "place"),
+    [("border", "nan"), ("reflection", "nan"), ("reflection", "inf"), ("reflection", "3e38")],
+)
+def test_points_of_a_grid_that_are_nowhere_have_no_gradient(padding: str, place: str) -> None:
+    """As on CUDA; on the CPU they end the process."""
+    x = torch.rand(1, 2, 4, 4)
+    grid = torch.rand(1, 3, 3, 2) * 2 - 1
+    nowhere = grid.clone()
+    nowhere[0, 1, 1, 0] = float(place)
+    leaves = [t.to(DEV).requires_grad_() for t in (x, nowhere)]
+    torch.nn.functional.grid_sample(*leaves, padding_mode=padding, align_corners=False).sum().backward()
+
+    expected = [t.clone().requires_grad_() for t in (x, grid)]
+    y = torch.nn.functional.grid_sample(*expected, padding_mode=padding, align_corners=False)
+    cotangent = torch.ones_like(y)
+    cotangent[..., 1, 1] = 0
+    y.backward(cotangent)
+    for actual, leaf in zip(leaves, expected, strict=True):
+        check_same(actual.grad, leaf.grad)
 
 
 def test_what_pads_the_targets_of_a_ctc_loss_may_be_anything() -> None:

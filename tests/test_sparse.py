@@ -123,3 +123,62 @@ def test_a_dense_operator_refuses_a_sparse_tensor_as_on_the_cpu() -> None:
     for device in ("cpu", DEV):
         with pytest.raises(NotImplementedError):
             torch.cumsum(s.to(device), 0)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+def test_adding_a_matrix_to_itself(layout: torch.layout) -> None:
+    """For most layouts the CPU can add only a tensor and itself."""
+    x = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+    s = sparse(x.to(DEV), layout)
+    check_same((s + s).to_dense(), 2 * x)
+
+
+def rows_of(compressed: list[int], plain: list[int], layout: torch.layout) -> torch.Tensor:
+    """A square matrix, whose elements may be blocks of 2 x 2, from indices that nobody has checked."""
+    blocked = layout in (torch.sparse_bsr, torch.sparse_bsc)
+    return torch.sparse_compressed_tensor(
+        torch.tensor(compressed, device=DEV),
+        torch.tensor(plain, device=DEV),
+        torch.ones((len(plain), 2, 2) if blocked else len(plain), device=DEV),
+        (2 * len(compressed) - 2,) * 2 if blocked else (len(compressed) - 1,) * 2,
+        layout=layout,
+        check_invariants=False,
+    )
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+@pytest.mark.parametrize(
+    ("compressed", "plain"),
+    [([0, 1, 10**12], [0, 1]), ([0, 10**12, 2], [0, 1]), ([0, 1, 1], [0, 1]), ([0, 1, 2], [0, 10**12])],
+)
+def test_wrong_indices_of_rows_are_errors(
+    layout: torch.layout, compressed: list[int], plain: list[int]
+) -> None:
+    """On the CPU these end the process: its kernels follow what was not checked when the tensor was made."""
+    matrix = rows_of(compressed, plain, layout)
+    with pytest.raises(
+        (IndexError, torch.AcceleratorError), match=f"index {10**12} is out|must begin with 0"
+    ):
+        matrix.to_dense().cpu()
+    with pytest.raises(
+        (IndexError, torch.AcceleratorError), match=f"index {10**12} is out|must begin with 0"
+    ):
+        (matrix @ torch.ones(matrix.size(1), 3, device=DEV)).cpu()
+    assert rows_of([0, 1, 2], [1, 0], layout).to_dense().sum() in (2, 8)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        torch.Tensor.to_dense,
+        torch.Tensor.coalesce,
+        lambda s: s @ torch.ones(2, 3, device=DEV),
+        lambda s: s + s,
+    ],
+)
+def test_wrong_coordinates_are_errors(use: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for index in (-1, 2, 10**12):
+        coordinates = torch.tensor([[0, index], [0, 1]], device=DEV)
+        s = torch.sparse_coo_tensor(coordinates, torch.ones(2, device=DEV), (2, 2), check_invariants=False)
+        with pytest.raises(IndexError, match=f"index {index} is out of bounds for size 2"):
+            use(s)

@@ -3,7 +3,9 @@
 
 #include "runtime/device.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/TensorFactories.h>
 #include <c10/core/Layout.h>
 #include <c10/core/TensorOptions.h>
 #include <c10/core/WrapDimMinimal.h>
@@ -58,6 +60,13 @@ c10::Device factoryDevice(std::optional<c10::Device> device) {
   return {kDeviceType, device.has_value() && device->has_index() ? device->index() : currentDevice()};
 }
 
+at::Tensor withDeterministicContents(at::Tensor tensor) {
+  if (C10_UNLIKELY(fillsNewMemory())) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
+  return tensor;
+}
+
 at::Tensor emptyMemoryFormat(
     c10::IntArrayRef size,
     std::optional<c10::ScalarType> dtype,
@@ -66,11 +75,11 @@ at::Tensor emptyMemoryFormat(
     std::optional<bool> pinMemory,
     std::optional<c10::MemoryFormat> format) {
   checkFactoryOptions(layout, device, pinMemory);
-  return empty(
+  return withDeterministicContents(empty(
       size,
       c10::dtype_or_default(dtype),
       factoryDevice(device),
-      format.value_or(c10::MemoryFormat::Contiguous));
+      format.value_or(c10::MemoryFormat::Contiguous)));
 }
 
 at::Tensor emptyStridedOperator(
@@ -81,7 +90,8 @@ at::Tensor emptyStridedOperator(
     std::optional<c10::Device> device,
     std::optional<bool> pinMemory) {
   checkFactoryOptions(layout, device, pinMemory);
-  return emptyStrided(size, stride, c10::dtype_or_default(dtype), factoryDevice(device));
+  return withDeterministicContents(
+      emptyStrided(size, stride, c10::dtype_or_default(dtype), factoryDevice(device)));
 }
 
 // No memory at all: forward-mode AD uses it for tangents known to be zero.
@@ -102,6 +112,11 @@ at::Tensor efficientZeroTensor(
 }
 
 } // namespace
+
+bool fillsNewMemory() {
+  return at::globalContext().deterministicAlgorithms() &&
+         at::globalContext().deterministicFillUninitializedMemory();
+}
 
 at::Tensor
 emptyStrided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::Device device) {

@@ -21,4 +21,7 @@ at::Tensor empty(
 // Same sizes and, where `self` is non-overlapping and dense, the same strides.
 at::Tensor emptyLike(const at::Tensor& self, std::optional<c10::ScalarType> dtype = std::nullopt);
 
+// Whether the memory that the user's empty() and resize_() return must have known contents: with deterministic algorithms.
+bool fillsNewMemory();
+
 } // namespace simdev

@@ -1,6 +1,9 @@
 // Which operators need their indices checked, and the checks.  See index_checks.h.
 #include "aten/index_checks.h"
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/aminmax.h>
 #include <c10/util/Exception.h>
@@ -15,7 +18,8 @@ namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-// What indices are into: as many as a number says, the rows of a tensor, or the elements in its last dimensions.
+// What indices are into: as many as a number says, the rows of a tensor, or the elements in its last dimensions.  An offset
+// may also be the end.
 template <size_t argument>
 int64_t number(Arguments arguments) {
   return arguments[argument].toInt();
@@ -26,30 +30,100 @@ int64_t rows(Arguments arguments) {
   return arguments[argument].toTensor().size(0);
 }
 
+template <size_t argument>
+int64_t rowsAndEnd(Arguments arguments) {
+  return rows<argument>(arguments) + 1;
+}
+
 template <size_t argument, size_t dims>
 int64_t plane(Arguments arguments) {
   const c10::IntArrayRef sizes = arguments[argument].toTensor().sizes();
   return c10::multiply_integers(sizes.slice(sizes.size() - dims));
 }
 
-template <size_t argument, int64_t (*size)(Arguments), int64_t least = 0>
-void inRange(Arguments arguments) {
-  const at::Tensor& indices = arguments[argument].toTensor();
+void checkRange(int64_t index, int64_t least, int64_t end) {
+  TORCH_CHECK_INDEX(least <= index && index < end, "index ", index, " is out of bounds for size ", end);
+}
+
+void checkRange(const at::Tensor& indices, int64_t least, int64_t end) {
   if (indices.numel() == 0) {
     return;
   }
   const auto [smallest, largest] = at::aminmax(indices);
-  const int64_t end = size(arguments);
-  for (const int64_t index : {smallest.item().toLong(), largest.item().toLong()}) {
-    TORCH_CHECK_INDEX(least <= index && index < end, "index ", index, " is out of bounds for size ", end);
+  checkRange(smallest.item().toLong(), least, end);
+  checkRange(largest.item().toLong(), least, end);
+}
+
+template <size_t argument, int64_t (*size)(Arguments), int64_t least = 0>
+void inRange(Arguments arguments) {
+  checkRange(arguments[argument].toTensor(), least, size(arguments));
+}
+
+// That `offsets`, in their last dimension, tell where neighbouring pieces of `size` elements begin and the last one ends.
+void checkOffsets(const at::Tensor& offsets, int64_t size) {
+  checkRange(offsets, 0, size + 1);
+  TORCH_CHECK_INDEX(offsets.diff(1, -1).ge(0).all().item<bool>(), "offsets must not decrease");
+}
+
+template <size_t data, size_t lengths, size_t offsets, size_t axis>
+void segments(Arguments arguments) {
+  const int64_t size = arguments[data].toTensor().size(arguments[axis].toInt());
+  const auto isGiven = [](const c10::IValue& argument) {
+    return argument.isTensor() && argument.toTensor().defined();
+  };
+  if (isGiven(arguments[lengths])) {
+    checkRange(arguments[lengths].toTensor(), 0, size + 1);
+    checkOffsets(arguments[lengths].toTensor().cumsum(-1), size);
+  } else if (isGiven(arguments[offsets])) {
+    checkOffsets(arguments[offsets].toTensor(), size);
   }
 }
 
-void labelsOfBackward(Arguments arguments) {
-  const c10::IValue& lengths = arguments[4];
-  const std::vector<int64_t> targetLengths =
-      lengths.isTensor() ? readLengths(lengths.toTensor()) : lengths.toIntVector();
-  checkLabels(arguments[2].toTensor(), targetLengths, arguments[1].toTensor().size(2));
+// The offsets of a compressed sparse layout's rows (or columns) into its elements.
+void checkCompressed(const at::Tensor& offsets, int64_t elements) {
+  checkOffsets(offsets, elements);
+  if (offsets.numel() > 0) {
+    TORCH_CHECK_INDEX(
+        offsets.select(-1, 0).eq(0).all().item<bool>() &&
+            offsets.select(-1, -1).eq(elements).all().item<bool>(),
+        "the compressed indices of a sparse tensor must begin with 0 and end with the number of its "
+        "elements, ",
+        elements);
+  }
+}
+
+void compressedRows(Arguments arguments) {
+  checkCompressed(arguments[0].toTensor(), arguments[1].toTensor().size(-1));
+}
+
+// The classes of nll_loss's backward, among which any number may be the one to ignore.
+void classes(Arguments arguments) {
+  const at::Tensor& input = arguments[1].toTensor();
+  const at::Tensor& target = arguments[2].toTensor();
+  checkRange(target.masked_fill(target.eq(arguments[5].toInt()), 0), 0, input.size(input.dim() == 1 ? 0 : 1));
+}
+
+std::vector<int64_t> lengths(const c10::IValue& argument) {
+  return argument.isTensor() ? readLengths(argument.toTensor()) : argument.toIntVector();
+}
+
+void alignments(Arguments arguments) {
+  const at::Tensor& logProbabilities = arguments[1].toTensor();
+  const at::Tensor& targets = arguments[2].toTensor();
+  const at::Tensor& logAlpha = arguments[6].toTensor(); // of each step, the labels and the blanks around them
+  const std::vector<int64_t> targetLengths = lengths(arguments[4]);
+  for (const int64_t length : lengths(arguments[3])) {
+    checkRange(length, 0, std::min(logProbabilities.size(0), logAlpha.size(1)) + 1);
+  }
+  int64_t total = 0;
+  for (const int64_t length : targetLengths) {
+    checkRange(length, 0, std::min(targets.size(-1), (logAlpha.size(2) - 1) / 2) + 1);
+    total += length;
+  }
+  if (targets.dim() == 1) {
+    checkRange(total, 0, targets.size(0) + 1);
+  }
+  checkLabels(targets, targetLengths, logProbabilities.size(2));
 }
 
 constexpr int64_t kNone = -1; // in the indices of max pooling
@@ -64,7 +138,15 @@ constexpr IndexCheck kChecks[] = {
     {"aten::_embedding_bag_dense_backward", inRange<2, rows<0>>}, // the bag of each index
     {"aten::_embedding_bag_per_sample_weights_backward", inRange<2, rows<1>>},
     {"aten::_embedding_bag_per_sample_weights_backward", inRange<4, rows<0>>},
-    {"aten::_ctc_loss_backward", labelsOfBackward},
+    {"aten::_embedding_bag", inRange<2, rowsAndEnd<1>>}, // where each bag begins
+    {"aten::_embedding_bag_forward_only", inRange<2, rowsAndEnd<1>>},
+    {"aten::_ctc_loss_backward", alignments},
+    {"aten::nll_loss_backward", classes},
+    {"aten::nll_loss2d_backward", classes},
+    {"aten::segment_reduce", segments<0, 2, 4, 5>},
+    {"aten::_segment_reduce_backward", segments<2, 4, 5, 6>},
+    {"aten::_convert_indices_from_csr_to_coo", compressedRows},
+    {"aten::_convert_indices_from_coo_to_csr", inRange<0, number<1>>},
 };
 
 } // namespace
@@ -79,6 +161,26 @@ void checkIndices(c10::ArrayRef<IndexCheck> checks, Arguments arguments) {
   for (const IndexCheck& check : checks) {
     check.run(arguments);
   }
+}
+
+void checkSparseIndices(const at::Tensor& tensor) {
+  if (tensor.layout() == c10::Layout::Sparse) {
+    const auto* impl = static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    for (int64_t dim = 0; dim < impl->sparse_dim(); ++dim) {
+      checkRange(impl->indices()[dim], 0, tensor.size(dim));
+    }
+    return;
+  }
+  const auto* impl = static_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+  const at::Tensor& plain = impl->plain_indices();
+  checkCompressed(impl->compressed_indices(), plain.size(-1));
+  const auto batchDims = static_cast<size_t>(plain.dim() - 1);
+  const bool byRow = at::sparse_csr::isCompressedRow(tensor.layout());
+  const bool isBlocked =
+      tensor.layout() == c10::Layout::SparseBsr || tensor.layout() == c10::Layout::SparseBsc;
+  const int64_t blockSize =
+      isBlocked ? impl->values().size(static_cast<int64_t>(batchDims + (byRow ? 2 : 1))) : 1;
+  checkRange(plain, 0, tensor.sizes()[batchDims + (byRow ? 1 : 0)] / blockSize);
 }
 
 std::vector<int64_t> readLengths(const at::Tensor& lengths) {

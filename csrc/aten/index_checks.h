@@ -20,6 +20,9 @@ struct IndexCheck {
 c10::ArrayRef<IndexCheck> indexChecks(std::string_view op);
 void checkIndices(c10::ArrayRef<IndexCheck> checks, c10::ArrayRef<c10::IValue> arguments);
 
+// That the indices of a sparse tensor, of whichever layout, are within its sizes.
+void checkSparseIndices(const at::Tensor& tensor);
+
 // The lengths of a CTC loss that are given as a tensor; on whichever device, so that of a device's the host waits for them.
 std::vector<int64_t> readLengths(const at::Tensor& lengths);
 

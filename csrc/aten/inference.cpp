@@ -7,7 +7,6 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/List.h>
 
-#include <algorithm>
 #include <bit>
 
 namespace simdev {
@@ -206,10 +205,11 @@ std::shared_ptr<const Inference> runMeta(const OperatorPlan& plan, c10::ArrayRef
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool silent = plan.resizesSilently && plan.arguments[i].isOut; // nothing to resize: no warning
+    // Of an out= argument with elements the Meta kernel would warn; that is for whoever resizes the real one.
+    const bool isOut = plan.arguments[i].isOut && arguments[i].isTensor();
     stack.push_back(
-        silent ? c10::IValue(at::detail::empty_meta({0}, arguments[i].toTensor().scalar_type()))
-               : metaArgument(plan.arguments[i], arguments[i]));
+        isOut ? c10::IValue(at::detail::empty_meta({0}, arguments[i].toTensor().scalar_type()))
+              : metaArgument(plan.arguments[i], arguments[i]));
   }
   const torch::jit::Stack before = plan.hasOutArguments ? stack : torch::jit::Stack();
   {
@@ -283,12 +283,7 @@ infer(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments, InferenceF
     return nullptr;
   }
   failure = InferenceFailure::None;
-  // The Meta kernel warns when it resizes what has elements, and must do so every time.
-  const bool warns =
-      std::any_of(inference->resized.begin(), inference->resized.end(), [&](const auto& entry) {
-        return arguments[entry.first].toTensor().numel() != 0;
-      });
-  if (cacheable && !warns) {
+  if (cacheable) {
     plan.inferences->insert(std::move(ownKey), inference);
   }
   return inference;

@@ -15,6 +15,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
+#include <ATen/native/Resize.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <utility>
@@ -91,9 +92,15 @@ c10::IValue allocateReturn(
   return entry.isList ? c10::IValue(std::move(list)) : c10::IValue(std::move(tensor));
 }
 
-void resizeOutArguments(const Inference& inference, c10::ArrayRef<c10::IValue> arguments) {
+void resizeOutArguments(
+    const OperatorPlan& plan,
+    const Inference& inference,
+    c10::ArrayRef<c10::IValue> arguments) {
   for (const auto& [index, spec] : inference.resized) {
     const at::Tensor& out = arguments[index].toTensor();
+    if (!plan.resizesSilently) {
+      at::native::resize_output_check(out, spec.sizes);
+    }
     at::assert_no_internal_overlap(out); // afterwards it has none
     resizeStrided(out, spec.sizes, spec.strides);
   }
@@ -138,7 +145,7 @@ void LaunchedKernel::operator()(const c10::OperatorHandle&, c10::DispatchKeySet,
   results.reserve(plan.returns.size());
   std::vector<at::Tensor> outputs;
   if (inference != nullptr) {
-    resizeOutArguments(*inference, arguments);
+    resizeOutArguments(plan, *inference, arguments);
   }
   size_t fresh = 0;
   for (const OperatorPlan::Return& entry : plan.returns) {

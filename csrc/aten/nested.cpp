@@ -68,7 +68,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layerNorm(
     const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias,
     double eps) {
-  TORCH_CHECK(weight.has_value() && bias.has_value(), "NestedTensor layer_norm requires weight and bias");
+  TORCH_CHECK_VALUE(
+      weight.has_value() && bias.has_value(), "NestedTensor layer_norm requires weight and bias");
   const auto [output, mean, rstd] =
       at::native_layer_norm(rowsOf(input, normalizedShape), normalizedShape, weight, bias, eps);
   return {wrap_buffer(output.reshape({-1}), get_nested_sizes(input)), mean.reshape({-1}), rstd.reshape({-1})};

@@ -32,6 +32,7 @@ class KernelCall {
         stack_[i].toTensor().set_requires_grad(true); // sparse kernels save more for backward then
       }
     }
+    keepIdentities(arguments);
   }
 
   void run() {
@@ -43,6 +44,9 @@ class KernelCall {
       }
       const at::Tensor argument = stack_[i].toTensor();
       if (isSparse(argument)) {
+        if (!plan_.arguments[i].isOut) {
+          checkSparseIndices(argument);
+        }
         if (plan_.arguments[i].isWritten) {
           outs_.emplace_back(i, argument);
         }
@@ -79,6 +83,18 @@ class KernelCall {
   const std::vector<std::pair<size_t, at::Tensor>>& outs() const { return outs_; }
 
  private:
+  // Adding a sparse tensor to itself works for layouts of which two cannot be added.
+  void keepIdentities(c10::ArrayRef<c10::IValue> arguments) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      for (size_t j = i + 1; j < arguments.size(); ++j) {
+        if (arguments[i].isTensor() && arguments[j].isTensor() && isSparse(arguments[i].toTensor()) &&
+            arguments[i].toTensor().is_same(arguments[j].toTensor())) {
+          stack_[j] = stack_[i];
+        }
+      }
+    }
+  }
+
   const OperatorPlan& plan_;
   torch::jit::Stack stack_;
   KernelGenerator generator_;

@@ -4,11 +4,13 @@
 // ATen's view functions work for any tensor with a storage; those not listed here are compositions of these.
 #include "aten/views.h"
 
+#include "aten/factories.h"
 #include "runtime/device.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_resize_output_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -51,10 +53,14 @@ resize(const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryF
     TORCH_CHECK(extent >= 0, "Trying to create tensor with negative dimension ", extent, ": ", size);
   }
   c10::DeviceGuard guard(self.device());
+  const size_t bytesBefore = self.storage().nbytes();
   resizeTo(self.unsafeGetTensorImpl(), size, std::nullopt);
   if (format.has_value()) {
     TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format ", *format);
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  }
+  if (C10_UNLIKELY(fillsNewMemory())) {
+    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(bytesBefore));
   }
   return self;
 }
