@@ -67,6 +67,21 @@ def test_truth_of_indices():
         assert actual.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
+def test_only_what_is_selected_is_divided(dtype):
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        quotients = x // y
+        padded = F.pad((x % y).view(3, 4), (1, 1, 1, 1))
+        return F.pad(quotients, (2, 3), value=7), padded, torch.slice_scatter(x, quotients[2:5], 0, 1, 4)
+
+    x, y = torch.arange(12, dtype=dtype), torch.arange(12, dtype=dtype) % 5 + 1
+    for actual, expected in zip(torch.compile(function)(x.to("simdev"), y.to("simdev")), function(x, y)):
+        assert actual.tolist() == expected.tolist()
+    zero = torch.zeros_like(y, device="simdev")
+    with pytest.raises(torch.AcceleratorError, match="ZeroDivisionError"):
+        torch.compile(function)(x.to("simdev"), zero)[0].cpu()
+
+
 @pytest.mark.parametrize("length", [0, 1])
 def test_kernels_without_vectors(length):
     function = lambda x: (x.tanh() * 2).sum(0)

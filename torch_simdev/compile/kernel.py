@@ -73,7 +73,10 @@ def _checked_divisor(divisor: Any) -> Any:
     if not isinstance(divisor, CppCSEVariable) or not is_integer_dtype(divisor.dtype):
         return divisor
     code = str(divisor)
-    if divisor.is_vec:  # lanes without an element hold anything
+    if divisor.is_vec:  # lanes that are masked out hold zero, those without an element anything
+        mask = V.kernel._load_mask
+        if isinstance(mask, CppCSEVariable) and mask.is_vec:
+            code = str(CppVecOverrides.where(mask, divisor, f"decltype({code})(1)"))
         code = f"decltype({code})::set(decltype({code})(1), {code}, {cexpr_index(V.kernel.num_elems)})"
     checked = V.kernel.cse.generate(V.kernel.compute, f"{DIVISOR}({code})", dtype=divisor.dtype)
     checked.update_on_args("checked_divisor", (divisor,), {})
