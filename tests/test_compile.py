@@ -570,6 +570,18 @@ def test_unknown_option_is_refused():
         )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fast_math": "yes"}, "fast_math, got str should be bool"),
+        ({"fallback": "eager"}, "fallback, got str should be list"),
+    ],
+)
+def test_an_option_of_another_type_is_refused(options, message):
+    with pytest.raises(RuntimeError, match=f"Unexpected type of attr {message}"):
+        torch.compile(seed_function, backend="simdev", options=options)(torch.ones(2, device="simdev"))
+
+
 def test_options_of_both_kinds():
     options = {"fast_math": True, "epilogue_fusion": False}
     check(lambda x: torch.exp(x) * 2, R(5), backend="simdev", options=options)

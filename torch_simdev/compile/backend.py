@@ -22,7 +22,7 @@ from . import config, register_with_inductor
 def split_options(mode: str | None, options: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the options of this backend and those of Inductor, of a mode and of `options`.
 
-    Raises RuntimeError for a mode or an option that neither knows.
+    Raises RuntimeError for a mode or an option that neither knows, and for an option of ours of another type.
     """
     own: dict[str, Any] = {}
     inductors: dict[str, Any] = {}
@@ -31,6 +31,7 @@ def split_options(mode: str | None, options: dict[str, Any] | None) -> tuple[dic
     for key, value in (options or {}).items():
         name = key.replace("-", "_")
         if hasattr(config, name):
+            _expect_type(key, value, type(getattr(config, name)))
             own[name] = value
         elif hasattr(inductor_config, name) or "." in name:
             inductors[name] = value
@@ -41,6 +42,13 @@ def split_options(mode: str | None, options: dict[str, Any] | None) -> tuple[dic
                 "torch._inductor.list_options()"
             )
     return own, inductors
+
+
+def _expect_type(key: str, value: Any, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise RuntimeError(
+            f"Unexpected type of attr {key}, got {type(value).__name__} should be {expected.__name__}"
+        )
 
 
 @contextlib.contextmanager
@@ -66,11 +74,12 @@ def simdev(
             backends that are tried in order where this one does not compile a graph (`tools.compose`).
         inner_compile: compiles ATen graphs, in place of Inductor's own function and with its arguments.
 
-    Returns the compiled function.  Raises RuntimeError for an unknown mode or option.
+    Returns the compiled function.  Raises RuntimeError for an unknown mode or option, or one of the wrong type.
     """
     if options and "fallback" in options:
         from .tools import compose
 
+        _expect_type("fallback", options["fallback"], list)
         others = {key: value for key, value in options.items() if key != "fallback"}
         first = functools.partial(simdev, mode=mode, options=others, inner_compile=inner_compile)
         return compose(functools.update_wrapper(first, simdev), *options["fallback"])(gm, example_inputs)
