@@ -306,6 +306,18 @@ def test_transformer_layer():
     torch.testing.assert_close(layer.linear1.weight.grad, gradient, atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_lstm_inside_of_a_graph(training):
+    module = nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True).to("simdev").train(training)
+    x = torch.randn(3, 6, 4, device="simdev")
+    parameters = list(module.parameters())
+    expected = torch.autograd.grad(module(x)[0].square().sum(), parameters)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        result, _ = torch.compile(module, fullgraph=True)(x)
+    actual = torch.autograd.grad(result.square().sum(), parameters)
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-3)
+
+
 def test_compiled_autograd():
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)).to("simdev")
     x = torch.randn(4, 8, device="simdev")
@@ -481,6 +493,18 @@ def test_cond():
     for value, expected in ((True, x.sin()), (False, x.cos())):
         result = compiled(torch.tensor(value, device="simdev"), x.to("simdev"))
         torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_training_through_a_cond_on_a_size():
+    branches = (lambda x, w: (x @ w).sin(), lambda x, w: (x @ w).cos())
+    compiled = torch.compile(lambda x, w: torch.cond(x.shape[0] > 3, *branches, (x, w)), dynamic=True)
+    for size in (2, 5, 3, 8):
+        x, w = torch.randn(size, 4, device="simdev"), torch.randn(4, 4, device="simdev", requires_grad=True)
+        expected = branches[0 if size > 3 else 1](x, w)
+        actual = compiled(x, w)
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+        gradients = [torch.autograd.grad(result.sum(), w)[0] for result in (actual, expected)]
+        torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
 
 
 def test_while_loop():

@@ -7,6 +7,7 @@
 #include "csrc/runtime/device.h"
 
 #include <ATen/Context.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
@@ -16,6 +17,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <tuple>
 #include <vector>
 
@@ -27,6 +29,16 @@ constexpr int64_t kLstm = 2; // oneDNN's number for this kind of recurrent layer
 
 using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
+// Whether this is a step of torch.compile that may be differentiated.  Inductor takes the workspace that the fused layer
+// keeps for its backward pass for a single element.
+bool isTracedTraining(const at::Tensor& input, at::TensorList parameters, bool train) {
+  const auto needsGradient = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
+  const bool differentiated =
+      at::GradMode::is_enabled() &&
+      (needsGradient(input) || std::any_of(parameters.begin(), parameters.end(), needsGradient));
+  return (train || differentiated) && at::isTensorSubclassLike(input);
+}
+
 // What is not as it should be is left to the composition too, whose checks say so.  Sizes may be symbols: of an exported
 // layer, say, whose batch is any number.
 bool isFused(
@@ -35,6 +47,7 @@ bool isFused(
     at::TensorList parameters,
     bool hasBiases,
     int64_t layers,
+    bool train,
     bool batchFirst,
     bool bidirectional) {
   const auto isPlain = [](const at::Tensor& tensor, c10::SymIntArrayRef sizes) {
@@ -43,9 +56,10 @@ bool isFused(
   };
   const int64_t directions = bidirectional ? 2 : 1;
   const size_t perDirection = hasBiases ? 4 : 2;
-  if (!at::globalContext().userEnabledMkldnn() || at::autocast::is_autocast_enabled(kDeviceType) ||
-      !driver().hasNativeKernels() || input.dim() != 3 || TORCH_GUARD_OR_FALSE(input.sym_numel().sym_eq(0)) ||
-      !isPlain(input, input.sym_sizes()) || hx.size() != 2 || hx[0].dim() != 3 ||
+  if (isTracedTraining(input, parameters, train) || !at::globalContext().userEnabledMkldnn() ||
+      at::autocast::is_autocast_enabled(kDeviceType) || !driver().hasNativeKernels() || input.dim() != 3 ||
+      TORCH_GUARD_OR_FALSE(input.sym_numel().sym_eq(0)) || !isPlain(input, input.sym_sizes()) ||
+      hx.size() != 2 || hx[0].dim() != 3 ||
       parameters.size() != static_cast<size_t>(layers * directions) * perDirection) {
     return false;
   }
@@ -77,7 +91,7 @@ Result lstm(
     bool train,
     bool bidirectional,
     bool batchFirst) {
-  if (!isFused(input, hx, parameters, hasBiases, layers, batchFirst, bidirectional)) {
+  if (!isFused(input, hx, parameters, hasBiases, layers, train, batchFirst, bidirectional)) {
     return at::_ops::lstm_input::redispatch(
         kCompositeKeys, input, hx, parameters, hasBiases, layers, dropout, train, bidirectional, batchFirst);
   }

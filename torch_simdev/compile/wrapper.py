@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sympy import Symbol
+from sympy.logic.boolalg import Boolean
 from torch._inductor import ir
 from torch._inductor.codegen.common import IndentedBuffer
 from torch._inductor.codegen.wrapper import (
@@ -77,6 +79,12 @@ class _SimdevWrapper:
             super().codegen_device_guard_exit()  # type: ignore[misc]
         else:
             self.writeline(_NoGuardEndLine())  # type: ignore[attr-defined]
+
+    def codegen_input_symbol_assignment(self, name: str, value: Any, bound_vars: Any) -> None:
+        # A condition on sizes, which the backward graph of a cond gets, binds no symbol.  Inductor refuses it where
+        # graphs are not partitioned, and ours never are (patches.record_graphs).
+        if not isinstance(value, Boolean) or isinstance(value, Symbol):
+            super().codegen_input_symbol_assignment(name, value, bound_vars)  # type: ignore[misc]
 
     # Kernels wait to be grouped with what follows.  The scheduler lets them out before an operator of a device; they
     # must not wait past an operator without one, such as the recording of an event, nor into another stream's block.
