@@ -416,8 +416,20 @@ def exact_results(workload: Workload) -> dict[str, torch.Tensor]:
         return results_of(workload, "cpu", compiled=False)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda architecture: architecture.name)
+COMPILED_QUICKLY = ("resnet", "bert", "llama", "dlrm")
+ZOO = [
+    pytest.param(
+        architecture,
+        compiled,
+        marks=[pytest.mark.slow] if compiled and architecture.name not in COMPILED_QUICKLY else [],
+        id=f"{architecture.name}-{'compiled' if compiled else 'eager'}",
+    )
+    for architecture in ARCHITECTURES
+    for compiled in (False, True)
+]
+
+
+@pytest.mark.parametrize(("architecture", "compiled"), ZOO)
 def test_the_zoo_has_cudas_values(
     architecture: Architecture, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,8 +438,6 @@ def test_the_zoo_has_cudas_values(
     No fixed tolerance would do: batch normalisation over few images magnifies the rounding of float32 (and
     TF32) to several per cent of a gradient, on plain CUDA as here.
     """
-    if compiled and architecture.name not in ("resnet", "bert", "llama", "dlrm"):
-        pytest.skip("compilation of this one takes long")
     if architecture.from_transformers:
         pytest.importorskip("transformers")
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
