@@ -1,4 +1,4 @@
-"""flex_attention compiled for training: what it returns and its gradients, against eager."""
+"""flex_attention compiled, above all for training: what it returns and its gradients, against eager."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def test_training(name):
     for a, e in zip(actual, results_and_gradients(function, leaves), strict=True):
         assert a.stride() == e.stride()
         torch.testing.assert_close(a.cpu(), e.cpu(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_inference_with_a_captured_bias():
+    tensors = [torch.randn(shape) for shape in (QUERY, QUERY, QUERY, (4, 128))]
+    actual = torch.compile(with_bias)(*(tensor.to("simdev") for tensor in tensors))
+    torch.testing.assert_close(actual.cpu(), with_bias(*tensors), atol=1e-5, rtol=1e-4)
 
 
 def test_training_of_changing_length():

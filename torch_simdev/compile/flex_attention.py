@@ -15,18 +15,22 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops.flex_attention import sdpa_dense, sdpa_dense_backward
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.virtualized import V
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .._utils import DEVICE_TYPE
+from .scheduling import codegen_settings
 
 
 def lower_inference(lower_cpu: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Lowers an attention whose statistics nobody asks for: to Inductor's C++ template."""
     position = 6  # of kernel_options
     options = {**args[position], "OUTPUT_LOGSUMEXP": False}
-    return lower_cpu(*args[:position], options, *args[position + 1 :], **kwargs)
+    # What score_mod does to an element is generated here already.
+    with V.graph.set_current_device(args[0].get_device()), codegen_settings():
+        return lower_cpu(*args[:position], options, *args[position + 1 :], **kwargs)
 
 
 def expand_training(gm: GraphModule) -> None:
