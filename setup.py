@@ -41,6 +41,9 @@ KERNEL_FLAGS = {
     "_kernels": KERNEL_MATH,
     "_kernels_avx2": f"{KERNEL_MATH} -march=x86-64-v3",
     "_kernels_avx512": f"{KERNEL_MATH} -march=x86-64-v4 -mprefer-vector-width=512",
+    # What a GPU's operators go through.  -O2 leaves c10's one-line functions as calls, and each operator makes dozens.
+    "inline": "-O3",
+    "inline_operators": "-O3",
 }
 
 

@@ -101,8 +101,8 @@ namespace {
 // result of a CUDA graph that PyTorch has taken the storage from, since it was overwritten: storage() does.
 c10::intrusive_ptr<c10::TensorImpl> spareFor(const c10::TensorImpl& ours) {
   Shell* const shell = shellOf(*ours.storage().unsafeGetStorageImpl());
-  if (shell == nullptr || c10::InferenceMode::is_enabled() || ours.is_conj() || ours.is_neg() ||
-      ours.is_wrapped_number()) {
+  if (shell == nullptr || !shell->hasSpare() || c10::InferenceMode::is_enabled() || ours.is_conj() ||
+      ours.is_neg() || ours.is_wrapped_number()) {
     return {};
   }
   auto spare = shell->takeSpare();

@@ -11,10 +11,6 @@ namespace simdev {
 
 namespace {
 
-void releaseShell(void* shell) {
-  delete static_cast<Shell*>(shell);
-}
-
 void releaseStorage(void* storage) {
   InnerStorage::reclaim(static_cast<c10::StorageImpl*>(storage));
 }
@@ -105,15 +101,12 @@ class DelegateAllocator final : public c10::DeviceAllocator {
 
 } // namespace
 
-Shell* shellOf(const c10::StorageImpl& storage) noexcept {
-  return shellOf(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks());
+void releaseShell(void* shell) {
+  delete static_cast<Shell*>(shell);
 }
 
-InnerStorage innerStorage(const c10::Storage& storage) {
+InnerStorage adoptStorage(const c10::Storage& storage) {
   c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-  if (const Shell* const shell = shellOf(*impl)) {
-    return InnerStorage::reclaim_copy(shell->inner());
-  }
   void* const kept = c10::Storage(storage).unsafeReleaseStorageImpl();
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),

@@ -46,11 +46,10 @@ class Shell {
 
   c10::StorageImpl* inner() const noexcept { return inner_.get(); }
 
+  bool hasSpare() const noexcept { return spare_.load(std::memory_order_relaxed) != nullptr; }
+
   // A tensor over inner() that nobody uses, or nothing.
   c10::intrusive_ptr<c10::TensorImpl> takeSpare() noexcept {
-    if (C10_LIKELY(spare_.load(std::memory_order_relaxed) == nullptr)) {
-      return {};
-    }
     c10::TensorImpl* const spare = spare_.exchange(nullptr, std::memory_order_acquire);
     return spare == nullptr ? c10::intrusive_ptr<c10::TensorImpl>()
                             : c10::intrusive_ptr<c10::TensorImpl>::reclaim(spare);
@@ -79,10 +78,23 @@ class Shell {
   std::atomic<uint8_t> calls_{0};
 };
 
-// nullptr for memory that no shell holds (from_blob, ...).
-Shell* shellOf(const c10::StorageImpl& storage) noexcept;
-// The storage that a shell was made around.  Other storages (from_blob, ...) get an inner one that keeps them alive.
-InnerStorage innerStorage(const c10::Storage& storage);
+// The deleter of a shell's DataPtr, which is also what one is known by.
+void releaseShell(void* shell);
+
+// nullptr for memory that no shell holds (from_blob, ...).  These two are inline because each argument of each operator
+// needs them.
+inline Shell* shellOf(const c10::StorageImpl& storage) noexcept {
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return C10_LIKELY(data.get_deleter() == &releaseShell) ? static_cast<Shell*>(data.get_context()) : nullptr;
+}
+
+// For storages without a shell: an inner one that keeps them alive.
+InnerStorage adoptStorage(const c10::Storage& storage);
+// The storage that a shell was made around.
+inline InnerStorage innerStorage(const c10::Storage& storage) {
+  const Shell* const shell = shellOf(*storage.unsafeGetStorageImpl());
+  return C10_LIKELY(shell != nullptr) ? InnerStorage::reclaim_copy(shell->inner()) : adoptStorage(storage);
+}
 c10::Storage makeShell(InnerStorage inner, c10::DeviceIndex index);
 // Makes the shell hold `inner`'s memory, which work on it may have replaced (resize_).
 void updateShell(const c10::Storage& shell, const InnerStorage& inner);
