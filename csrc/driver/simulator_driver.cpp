@@ -14,7 +14,6 @@
 
 #include "csrc/compat.h"
 #include "csrc/driver/driver.h"
-#include "csrc/driver/openmp_team.h"
 #include "csrc/libsimdev/simdev.h"
 
 namespace simdev {
@@ -168,8 +167,6 @@ void runKernel(const simKernelContext* context, const void* arguments) {
 
 class SimulatorDriver final : public Driver {
  public:
-  SimulatorDriver() { SIM_CHECK(simSetIdleCallback(releaseTeam)); }
-
   // --- What the chip is ---
 
   const char* name() const noexcept override { return "simulator"; }

@@ -10,7 +10,6 @@
 #include "error.h"
 #include "fault.h"
 #include "fence.h"
-#include "idle.h"
 #include "spinning.h"
 #include "stream.h"
 #include "thread_state.h"
@@ -164,8 +163,4 @@ simError_t simRuntimeGetState(simRuntimeState* state) {
 
 simError_t simRuntimeGetVersion(int* version) {
   return api([&] { *notNull(version, "version") = SIM_VERSION; });
-}
-
-simError_t simSetIdleCallback(simIdleFn_t callback) {
-  return api([&] { Idle::setCallback(callback); });
 }

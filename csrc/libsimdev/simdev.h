@@ -125,7 +125,7 @@ typedef enum simRuntimeState SIM_ANY_INT {
  * other function that needs the runtime does this by itself; threads start later still, at a stream's first
  * use.  These functions do not need it: all above, simGetDeviceCount, simSetDevice, simGetDevice,
  * simGetDeviceProperties, simDeviceGetStreamPriorityRange, simDeviceCanAccessPeer, simPointerGetAttributes,
- * simRuntimeGetState, simSetIdleCallback and versions. */
+ * simRuntimeGetState and versions. */
 SIM_API simError_t simInit(void);
 SIM_API simError_t simRuntimeGetState(simRuntimeState* state);
 SIM_API simError_t simRuntimeGetVersion(int* version); /* SIM_VERSION of the library */
@@ -135,16 +135,6 @@ SIM_API simError_t simRuntimeGetVersion(int* version); /* SIM_VERSION of the lib
  *
  * Exit: exit() waits for the commands that are running (at most a second), and drops what is queued behind
  * them. */
-
-/* --- Idle threads --------------------------------------------------------------------------------------- */
-
-/* Called on a thread that is about to sleep: a stream's worker without commands, or a thread that waits for a
- * stream or an event.  What such a thread holds and others could use, a team of OpenMP threads for example, can
- * be given back here.  Returns the nanoseconds after which the callback wants to be called again if the thread
- * still sleeps, 0 for not again.  Must not throw or call this library; work that comes meanwhile waits for it. */
-typedef uint64_t (*simIdleFn_t)(void);
-/* Replaces the callback of the process; null, as in the beginning, for none.  Needs no runtime. */
-SIM_API simError_t simSetIdleCallback(simIdleFn_t callback);
 
 /* --- Devices -------------------------------------------------------------------------------------------- */
 

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "idle.h"
-
 namespace sim {
 
 void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
@@ -25,7 +23,6 @@ void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
       }
     } while (nowNanoseconds() < end);
   }
-  uint64_t patience = Idle::prepare();
   Waiter waiter{ticket, nullptr};
   {
     std::lock_guard lock(mutex_);
@@ -42,9 +39,7 @@ void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
     }
   }
   while (waiter.woken.load(std::memory_order_acquire) == 0) {
-    if (!futexWait(waiter.woken, 0, patience)) {
-      patience = Idle::prepare();
-    }
+    futexWait(waiter.woken, 0);
   }
 }
 

@@ -367,48 +367,6 @@ TEST(exit_with_work_pending_neither_hangs_nor_crashes) {
   CHECK(death.status == 0);
 }
 
-thread_local int idleCallsOfThisThread = 0;
-std::atomic<int> idleCalls{0};
-
-// Wants to be called three times by each sleeping thread.
-uint64_t countIdle() {
-  idleCalls.fetch_add(1);
-  return ++idleCallsOfThisThread < 3 ? 1'000'000 : 0;
-}
-
-TEST(an_idle_callback_runs_on_the_thread_that_sleeps) {
-  OK(simSetIdleCallback(countIdle));
-  simStream_t stream;
-  OK(simStreamCreate(&stream));
-  Gate gate;
-  OK(simLaunchHostFunc(stream, Gate::wait, &gate));
-  std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    gate.open.store(true);
-  });
-  OK(simStreamSynchronize(stream)); // sleeps while the worker does not
-  opener.join();
-  CHECK(idleCallsOfThisThread == 3);
-  const auto end = Clock::now() + std::chrono::seconds(10);
-  while (idleCalls.load() < 6 && Clock::now() < end) { // now the worker has nothing to do
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  CHECK(idleCalls.load() == 6);
-
-  // The next sleep begins anew, and without a callback there is nothing to call.
-  std::atomic<int> done{0};
-  OK(simLaunchHostFunc(stream, count, &done));
-  OK(simStreamSynchronize(stream));
-  OK(simSetIdleCallback(nullptr));
-  const int before = idleCalls.load();
-  OK(simLaunchHostFunc(stream, count, &done));
-  OK(simStreamSynchronize(stream));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  CHECK(done.load() == 2);
-  CHECK(idleCalls.load() <= before + 1); // one may have been under way
-}
-
 } // namespace
 
 int main() {
