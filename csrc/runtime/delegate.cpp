@@ -20,10 +20,6 @@ c10::DataPtr shellData(InnerStorage inner, c10::Device device) {
   return {pointer, new Shell(std::move(inner)), &releaseShell, device};
 }
 
-Shell* shellOf(const c10::DataPtr& data) noexcept {
-  return data.get_deleter() == &releaseShell ? static_cast<Shell*>(data.get_context()) : nullptr;
-}
-
 DelegateDriver& delegate() {
   return *driver().delegate();
 }

@@ -81,11 +81,13 @@ class Shell {
 // The deleter of a shell's DataPtr, which is also what one is known by.
 void releaseShell(void* shell);
 
-// nullptr for memory that no shell holds (from_blob, ...).  These two are inline because each argument of each operator
-// needs them.
-inline Shell* shellOf(const c10::StorageImpl& storage) noexcept {
-  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+// nullptr for memory that no shell holds (from_blob, ...).  Inline, as innerStorage() is, because each argument of each
+// operator needs it.
+inline Shell* shellOf(const c10::DataPtr& data) noexcept {
   return C10_LIKELY(data.get_deleter() == &releaseShell) ? static_cast<Shell*>(data.get_context()) : nullptr;
+}
+inline Shell* shellOf(const c10::StorageImpl& storage) noexcept {
+  return shellOf(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks());
 }
 
 // For storages without a shell: an inner one that keeps them alive.

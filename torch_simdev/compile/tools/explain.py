@@ -235,9 +235,8 @@ class _Recorder(GraphTool):
         node: Any = scheduler_node.node
         if isinstance(node, ir.MultiOutput):  # takes a result apart
             return
-        name = str(
-            node.op_overload or node.try_get_kernel_name() or type(node).__name__
-        )  # DeviceCopy, Conditional
+        # Of the last kind are copies between devices and conditionals.
+        name = str(node.op_overload or node.try_get_kernel_name() or type(node).__name__)
         counts = (
             self.graphs[-1].not_lowered if isinstance(node, ir.FallbackKernel) else self.graphs[-1].called
         )
