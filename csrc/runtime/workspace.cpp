@@ -6,7 +6,6 @@
 #include <bit>
 #include <chrono>
 #include <exception>
-#include <optional>
 
 namespace simdev {
 
@@ -18,8 +17,8 @@ size_t roundUp(size_t bytes) {
   return std::bit_ceil(bytes);
 }
 
-// How long a kernel in progress is waited for, which has its memory until it ends.
-constexpr std::chrono::seconds kPatience{1};
+// How long a kernel in progress is waited for, which has its memory until it ends: not for ever, since it may never end.
+constexpr std::chrono::seconds kPatience{10};
 
 } // namespace
 
@@ -30,33 +29,46 @@ Workspace& Workspace::instance() {
 
 void* Workspace::allocate(c10::DeviceIndex device, size_t bytes) noexcept {
   const size_t size = roundUp(bytes);
-  try {
-    std::optional<Block> block;
-    {
-      std::lock_guard lock(mutex_);
-      Device& own = devices_[device];
-      if (own.pauses > 0) {
-        return nullptr;
-      }
-      if (const auto found = own.unused.lower_bound(size); found != own.unused.end()) {
-        block = found->second;
-        own.unused.erase(found);
-      }
-    }
-    if (!block.has_value()) {
-      void* const base = driver().allocate(device, size);
-      if (base == nullptr) {
-        return nullptr;
-      }
-      block = Block{device, base, size};
-    }
-    void* const pointer = driver().kernelPointer(device, block->base);
+  std::optional<Block> block;
+  {
     std::lock_guard lock(mutex_);
-    used_.emplace(pointer, *block);
-    ++devices_[device].used;
-    return pointer;
-  } catch (const std::exception&) {
-    return nullptr;
+    Device& own = devices_[device];
+    if (own.pauses > 0) {
+      return nullptr;
+    }
+    // Counted before the driver is asked, which happens without the lock: a pause that begins meanwhile must wait for it.
+    ++own.used;
+    if (const auto found = own.unused.lower_bound(size); found != own.unused.end()) {
+      block = found->second;
+      own.unused.erase(found);
+    }
+  }
+  try {
+    if (!block.has_value()) {
+      if (void* const base = driver().allocate(device, size); base != nullptr) {
+        block = Block{device, base, size};
+      }
+    }
+    if (block.has_value()) {
+      void* const pointer = driver().kernelPointer(device, block->base);
+      std::lock_guard lock(mutex_);
+      used_.emplace(pointer, *block);
+      return pointer;
+    }
+  } catch (const std::exception&) { // a kernel can do without
+  }
+  std::lock_guard lock(mutex_);
+  finish(device, block);
+  return nullptr;
+}
+
+void Workspace::finish(c10::DeviceIndex device, const std::optional<Block>& block) {
+  Device& own = devices_[device];
+  if (block.has_value()) {
+    own.unused.emplace(block->bytes, *block);
+  }
+  if (--own.used == 0) {
+    idle_.notify_all();
   }
 }
 
@@ -65,11 +77,7 @@ void Workspace::release(void* pointer) noexcept {
   if (const auto found = used_.find(pointer); found != used_.end()) {
     const Block block = found->second;
     used_.erase(found);
-    Device& own = devices_[block.device];
-    own.unused.emplace(block.bytes, block);
-    if (--own.used == 0) {
-      idle_.notify_all();
-    }
+    finish(block.device, block);
   }
 }
 

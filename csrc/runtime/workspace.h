@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 namespace simdev {
@@ -51,9 +52,12 @@ class Workspace {
   };
   struct Device {
     std::multimap<size_t, Block> unused; // by size
-    int used = 0; // number of blocks
+    int used = 0; // number of blocks that kernels have or are about to get
     int pauses = 0;
   };
+
+  // What every use ends with; the block is kept, unless there was none to get.  Called with the mutex held.
+  void finish(c10::DeviceIndex device, const std::optional<Block>& block);
 
   std::mutex mutex_;
   std::condition_variable idle_; // a device has no used block any more
