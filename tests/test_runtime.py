@@ -18,6 +18,7 @@ simdev = torch_simdev
 
 ROOT = Path(__file__).resolve().parent.parent
 INVALID = "simdev error: invalid device ordinal"
+MAPPED_FILES = Path("/proc/self/maps").read_text()
 FORKED = "Cannot re-initialize simdev in forked subprocess"
 
 
@@ -304,6 +305,49 @@ def test_use_after_fork_says_so_and_never_hangs(forked, use):
     assert status == 3, output
     assert output.startswith("RuntimeError: " + FORKED)
     assert "'spawn' start method" in output
+
+
+@pytest.mark.skipif("libgomp" not in MAPPED_FILES, reason="PyTorch's OpenMP is not GCC's")
+def test_threads_that_sleep_have_no_openmp_team(run_python):
+    """Members of idle teams would make libgomp put those of busy ones to sleep, see csrc/driver/openmp_team.h."""
+    result = run_python(
+        """
+import time
+from collections import Counter
+from pathlib import Path
+import torch
+
+def threads(name):  # a member of a team has its master's name
+    return Counter(file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))[name]
+
+def when(condition):
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+
+host = Path("/proc/self/comm").read_text().strip()
+alone = threads(host)
+a = torch.randn(600, 600).exp()
+print(threads(host) - alone)
+x = a.to("simdev")
+for _ in range(100):
+    x = (x @ x).softmax(1)
+torch.simdev.synchronize()
+print(threads(host) - alone)
+when(lambda: threads("sim0:stream") == 1)
+print(threads("sim0:stream"))
+expected = a
+for _ in range(100):
+    expected = (expected @ expected).softmax(1)
+torch.testing.assert_close(x.cpu(), expected)  # with new teams
+""",
+        OMP_NUM_THREADS="3",
+        SIMDEV_NUM_THREADS="3",
+        SIMDEV_DRIVER="simulator",
+    )
+    in_host, after_waiting, worker = map(int, result.stdout.split())
+    assert in_host >= 1 and after_waiting == 0
+    assert worker == 1
 
 
 def test_a_forked_child_may_count_seed_and_free(run_python):

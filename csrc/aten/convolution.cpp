@@ -105,7 +105,11 @@ c10::MemoryFormat memoryFormat(
 }
 
 // Whether there is enough to compute for more than one thread.
-bool isLarge(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output, bool transposed) {
+bool isLargeConvolution(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const at::Tensor& output,
+    bool transposed) {
   const int64_t each = weight.numel() / std::max<int64_t>(weight.size(0), 1);
   return (transposed ? input : output).numel() * each >= kParallelMultiplications;
 }
@@ -163,7 +167,7 @@ at::Tensor convolution(
       input.scalar_type(),
       input.device(),
       memoryFormat(kernelInput, kernelWeight, kernelBias, parameters));
-  const bool large = isLarge(input, weight, output, transposed);
+  const bool large = isLargeConvolution(input, weight, output, transposed);
   const int64_t parts = large && batchIsOutermost(output) ? batchParts(input, transposed) : 1;
   if (parts > 1) {
     launchBlocks(
@@ -180,7 +184,8 @@ at::Tensor convolution(
           OutputPlacement placement(result);
           placement.finish(parameters.forward(partOf(input, parts, part), weight, bias));
         },
-        [] {});
+        [] {},
+        /*parallel=*/false);
     return output;
   }
   launchInto(
@@ -250,7 +255,8 @@ void launchBackwardInParts(
             at::sum_out(const_cast<at::Tensor&>(results[i]), sums[i], 0);
           }
         }
-      });
+      },
+      sums[1].defined() && isLarge(sums[1]));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
@@ -283,7 +289,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolutionBackward(
   if (outputMask[2]) {
     gradients[2] = empty({gradOutput.size(1)}, dtype, device);
   }
-  const bool large = isLarge(input, weight, gradOutput, transposed);
+  const bool large = isLargeConvolution(input, weight, gradOutput, transposed);
   const bool separable = large && (!outputMask[0] || batchIsOutermost(gradients[0]));
   const int64_t parts = separable ? batchParts(input, transposed) : 1;
   if (parts > 1) {

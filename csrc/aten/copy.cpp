@@ -44,7 +44,11 @@ void copyOnDevice(const at::Tensor& dst, const at::Tensor& src) {
     }
     return;
   }
-  launch(dst.device(), "aten::copy_", [dst = backing(dst), src = backing(src)] { dst.copy_(src); });
+  launch(
+      dst.device(),
+      "aten::copy_",
+      [dst = backing(dst), src = backing(src)] { dst.copy_(src); },
+      isLarge(dst));
 }
 
 // A tensor that holds src's values in dst's dtype and layout, without conjugate or negative bits, on src's device.

@@ -63,7 +63,8 @@ std::tuple<at::Tensor, at::Tensor> ctcLoss(
         auto [loss, alpha] =
             at::_ctc_loss(logProbabilities, targets, inputLengths, targetLengths, blank, zeroInfinity);
         return std::array{loss, alpha};
-      });
+      },
+      isLarge(alpha));
   return {std::move(loss), std::move(alpha)};
 }
 

@@ -51,7 +51,8 @@ MaskedTensor launchDropout(
          device]() mutable {
           mask.bernoulli_(keep, kernelGenerator(state, device.index()));
           at::mul_out(output, self, mask).mul_(scale);
-        });
+        },
+        isLarge(self));
     return {std::move(output), std::move(mask)};
   }
   // Kernels go through the memory of all three tensors from front to back.

@@ -1,9 +1,9 @@
 // What holds on a thread of the device while it runs one of ATen's kernels there: the dispatcher's state, how many threads
 // the kernel may use, and where its temporaries come from.
 //
-// ATen parallelises with OpenMP from 32,768 elements on, and each worker is the master of a team of its own.  With
-// more threads than processors libgomp puts idle team members to sleep, and waking them costs 15 to 60 us: as long as adding
-// a few hundred thousand elements.  So a task that moves little memory and does little arithmetic runs on the worker alone.
+// ATen parallelises with OpenMP from 32,768 elements on, and each worker is the master of a team of its own.  Where the host
+// has a team too, waking a team's members costs 15 to 60 us (driver/openmp_team.h): as long as adding a few hundred thousand
+// elements.  So a task that moves little memory and does little arithmetic runs on the worker alone.
 #pragma once
 
 #include "aten/backing.h"
@@ -37,5 +37,10 @@ inline constexpr size_t kParallelBytes = size_t(512) << 10;
 inline constexpr size_t kParallelBytesOfComputeBound = size_t(64) << 10;
 // The same for those whose multiplications are easily counted: products of matrices, convolutions, attention.
 inline constexpr int64_t kParallelMultiplications = int64_t{4} << 20;
+
+// Whether a task that goes through this tensor, and through none that is larger, is worth more than one thread.
+inline bool isLarge(const at::Tensor& tensor) {
+  return tensor.nbytes() >= kParallelBytes;
+}
 
 } // namespace simdev

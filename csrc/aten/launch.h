@@ -37,7 +37,7 @@ class ClosureTask final : public Task {
 // consume its captures: a captured graph runs it many times.  `name` ("aten::mm") is shown in errors; static lifetime.
 // `parallel`: see kernel_scope.h.
 template <typename Function>
-void launch(c10::Device device, const char* name, Function&& function, bool parallel = true) {
+void launch(c10::Device device, const char* name, Function&& function, bool parallel) {
   using Closure = std::decay_t<Function>;
   driver().launch(
       currentStreamHandle(device.index()),
@@ -58,11 +58,17 @@ struct BlockedClosure {
   }
 };
 
-// Runs `body(block)` for each block < grid on the device's compute threads, then `finish()`; both as for launch().  Only for
-// a chip with native kernels.  Better than a kernel's own team of threads where its work falls into independent parts:
+// Runs `body(block)` for each block < grid on the device's compute threads, then `finish()`; both as for launch(), which
+// gets `parallel` for finish().  Only for a chip with native kernels.  Better than a kernel's own team of threads where its work falls into independent parts:
 // there are no barriers, and a thread that loses its processor does not hold up the others.
 template <typename Body, typename Finish>
-void launchBlocks(c10::Device device, const char* name, uint32_t grid, Body body, Finish finish) {
+void launchBlocks(
+    c10::Device device,
+    const char* name,
+    uint32_t grid,
+    Body body,
+    Finish finish,
+    bool parallel) {
   using Closure = BlockedClosure<Body>;
   const StreamHandle stream = currentStreamHandle(device.index());
   auto closure = std::make_shared<const Closure>(Closure{device.index(), std::move(body)});
@@ -70,7 +76,7 @@ void launchBlocks(c10::Device device, const char* name, uint32_t grid, Body body
   driver().launchKernel(stream, name, &Closure::run, grid, &argument, sizeof(argument));
   try {
     // Keeps the closure until the blocks have run, and for as long as a graph may run them again.
-    launch(device, name, [closure, finish = std::move(finish)] { finish(); });
+    launch(device, name, [closure, finish = std::move(finish)] { finish(); }, parallel);
   } catch (...) {
     try {
       driver().synchronizeStream(stream);

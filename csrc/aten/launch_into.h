@@ -18,7 +18,7 @@ void launchInto(
     const char* name,
     at::TensorList outputs,
     Compute compute,
-    bool parallel = true) {
+    bool parallel) {
   launch(
       device,
       name,

@@ -199,7 +199,8 @@ ThreeTensors batchNorm(
        eps] {
         return asArray(
             at::native_batch_norm(input, weight, bias, runningMean, runningVar, training, momentum, eps));
-      });
+      },
+      isLarge(input));
   return asTuple(std::move(outputs));
 }
 
@@ -255,7 +256,8 @@ ThreeTensors batchNormBackward(
                 training,
                 eps,
                 mask));
-      });
+      },
+      isLarge(input));
   return asTuple(std::move(outputs));
 }
 
@@ -286,7 +288,8 @@ ThreeTensors layerNorm(
        shape = c10::DimVector(normalizedShape),
        weight = backing(weight),
        bias = backing(bias),
-       eps] { return asArray(at::native_layer_norm(input, shape, weight, bias, eps)); });
+       eps] { return asArray(at::native_layer_norm(input, shape, weight, bias, eps)); },
+      isLarge(input));
   return asTuple(std::move(outputs));
 }
 
@@ -325,7 +328,8 @@ ThreeTensors layerNormBackward(
        mask] {
         return asArray(
             at::native_layer_norm_backward(gradOutput, input, shape, mean, rstd, weight, bias, mask));
-      });
+      },
+      /*parallel=*/true); // sums in bfloat16 lose digits with one thread, which adds all rows up in a row
   return asTuple(std::move(outputs));
 }
 
@@ -360,7 +364,8 @@ ThreeTensors groupNorm(
        groups,
        eps] {
         return asArray(at::native_group_norm(input, weight, bias, batch, channels, spatial, groups, eps));
-      });
+      },
+      isLarge(input));
   return asTuple(std::move(outputs));
 }
 
@@ -404,7 +409,8 @@ ThreeTensors groupNormBackward(
         return asArray(
             at::native_group_norm_backward(
                 gradOutput, input, mean, rstd, weight, batch, channels, spatial, groups, mask));
-      });
+      },
+      isLarge(input));
   return asTuple(std::move(outputs));
 }
 

@@ -154,9 +154,13 @@ void launchDraw(const at::Tensor& self, Draw draw, const OptionalGenerator& gene
     native::launchKernel(device, name, kernel, native::gridForNumbers(count), arguments);
   } else {
     draw.probabilities = backing(draw.probabilities);
-    launch(device, name, [draw = std::move(draw), output = backing(target), state, device] {
-      drawWithAten(draw, output, kernelGenerator(state, device.index()));
-    });
+    launch(
+        device,
+        name,
+        [draw = std::move(draw), output = backing(target), state, device] {
+          drawWithAten(draw, output, kernelGenerator(state, device.index()));
+        },
+        isLarge(target));
   }
   if (!target.is_same(self)) {
     self.copy_(target);
@@ -374,7 +378,8 @@ void launchSampling(
       [run = std::move(run),
        state = getGeneratorOrDefault(generator, output.device().index())
                    .reserve(static_cast<uint64_t>(output.numel())),
-       index = output.device().index()] { return run(kernelGenerator(state, index)); });
+       index = output.device().index()] { return run(kernelGenerator(state, index)); },
+      isLarge(output));
 }
 
 // The next two have no Meta kernel.

@@ -58,11 +58,6 @@ at::Tensor part(const at::Tensor& tensor, int64_t index, int64_t size, int64_t c
   return tensor.narrow(1, index * size, count * size);
 }
 
-// Whether one step has enough elements for more than one thread.
-bool isLarge(const at::Tensor& workspace) {
-  return workspace.nbytes() >= kParallelBytes;
-}
-
 // The workspace keeps the activated gates: input, forget, cell, output.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstmCell(
     const at::Tensor& inputGates,

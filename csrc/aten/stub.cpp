@@ -26,9 +26,12 @@ template <UnaryOut kernel, const char* name>
 void launchUnary(at::TensorIteratorBase& iterator) {
   if (iterator.numel() > 0) {
     const at::Tensor& out = iterator.tensor(0);
-    launch(out.device(), name, [out = backing(out), in = backing(iterator.tensor(1))]() mutable {
-      kernel(out, in);
-    });
+    const at::Tensor& in = iterator.tensor(1);
+    launch(
+        out.device(),
+        name,
+        [out = backing(out), in = backing(in)]() mutable { kernel(out, in); },
+        isLarge(in));
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "csrc/compat.h"
 #include "csrc/driver/driver.h"
+#include "csrc/driver/openmp_team.h"
 #include "csrc/libsimdev/simdev.h"
 
 namespace simdev {
@@ -167,6 +168,11 @@ void runKernel(const simKernelContext* context, const void* arguments) {
 
 class SimulatorDriver final : public Driver {
  public:
+  SimulatorDriver() {
+    const simTeam team{runOnTeam, releaseTeam};
+    SIM_CHECK(simSetTeam(&team));
+  }
+
   // --- What the chip is ---
 
   const char* name() const noexcept override { return "simulator"; }

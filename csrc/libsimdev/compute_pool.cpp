@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "execution.h"
 #include "spinning.h"
+#include "team.h"
 #include "worker_thread.h"
 
 namespace sim {
@@ -25,6 +27,13 @@ void ComputePool::Loop::work() noexcept {
     }
     body.function(body.data, first, std::min(first + grain, count));
   }
+}
+
+void ComputePool::Loop::workAsMember(void* loop) noexcept {
+  auto& self = *static_cast<Loop*>(loop);
+  Execution* const outer = std::exchange(thisThread.execution, self.execution); // the owner has one already
+  self.work();
+  thisThread.execution = outer;
 }
 
 void ComputePool::parallelFor(
@@ -48,12 +57,15 @@ void ComputePool::parallelFor(
     loop.next = *link;
     *link = &loop;
   }
-  signal_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) {
-    const uint64_t pieces = (count + grain - 1) / grain;
-    futexWake(signal_, static_cast<int>(std::min<uint64_t>(pieces - 1, threads_ - 1)));
+  // A team that is there has a processor already, on which it would hold up a helper that wakes.
+  if (!Team::run(&Loop::workAsMember, &loop)) {
+    signal_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) {
+      const uint64_t pieces = (count + grain - 1) / grain;
+      futexWake(signal_, static_cast<int>(std::min<uint64_t>(pieces - 1, threads_ - 1)));
+    }
+    loop.work();
   }
-  loop.work();
   {
     std::lock_guard lock(lock_); // from here on nobody joins
     Loop** link = &loops_;

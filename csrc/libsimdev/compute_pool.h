@@ -29,8 +29,8 @@ class ComputePool {
   // The caller and its helpers.
   int threads() const noexcept { return threads_; }
 
-  // Runs the body over [0, count) in pieces of `grain`, on the calling thread and on those of the others that
-  // are free; the helpers prefer the loop with the smallest priority.
+  // Runs the body over [0, count) in pieces of `grain`, on the calling thread and its team (team.h) or on those of the
+  // others that are free; the helpers prefer the loop with the smallest priority.
   void
   parallelFor(Execution& execution, uint64_t count, uint64_t grain, int priority, LoopBody body) noexcept;
 
@@ -48,6 +48,7 @@ class ComputePool {
 
     bool exhausted() const noexcept { return begin.load(std::memory_order_relaxed) >= count; }
     void work() noexcept;
+    static void workAsMember(void* loop) noexcept;
   };
   static constexpr uint32_t kOwnerSleeps = 1u << 31;
 

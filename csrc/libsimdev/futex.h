@@ -5,6 +5,7 @@
 // that wakes must cost a few nanoseconds while nobody sleeps, and because a waker may outlive what it wakes.
 #pragma once
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -34,9 +35,15 @@ inline uint64_t nowNanoseconds() noexcept {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// Sleeps while word == expected; may return for no reason, so callers loop.
-inline void futexWait(std::atomic<uint32_t>& word, uint32_t expected) noexcept {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+// Sleeps while word == expected, at most for `nanoseconds` unless that is 0.  Returns false when the time is over;
+// may return true for no reason, so callers loop.
+inline bool futexWait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t nanoseconds = 0) noexcept {
+  timespec timeout;
+  timeout.tv_sec = static_cast<time_t>(nanoseconds / 1'000'000'000u);
+  timeout.tv_nsec = static_cast<long>(nanoseconds % 1'000'000'000u);
+  const long result = syscall(
+      SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nanoseconds != 0 ? &timeout : nullptr, nullptr, 0);
+  return result == 0 || errno != ETIMEDOUT;
 }
 
 // Wakes up to `count` sleepers.  The word may be gone already: the kernel uses its address as a name only.

@@ -12,6 +12,7 @@
 #include "fence.h"
 #include "spinning.h"
 #include "stream.h"
+#include "team.h"
 #include "thread_state.h"
 
 namespace sim {
@@ -163,4 +164,8 @@ simError_t simRuntimeGetState(simRuntimeState* state) {
 
 simError_t simRuntimeGetVersion(int* version) {
   return api([&] { *notNull(version, "version") = SIM_VERSION; });
+}
+
+simError_t simSetTeam(const simTeam* team) {
+  return api([&] { Team::set(*notNull(team, "team")); });
 }

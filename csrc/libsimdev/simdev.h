@@ -125,7 +125,7 @@ typedef enum simRuntimeState SIM_ANY_INT {
  * other function that needs the runtime does this by itself; threads start later still, at a stream's first
  * use.  These functions do not need it: all above, simGetDeviceCount, simSetDevice, simGetDevice,
  * simGetDeviceProperties, simDeviceGetStreamPriorityRange, simDeviceCanAccessPeer, simPointerGetAttributes,
- * simRuntimeGetState and versions. */
+ * simRuntimeGetState, simSetTeam and versions. */
 SIM_API simError_t simInit(void);
 SIM_API simError_t simRuntimeGetState(simRuntimeState* state);
 SIM_API simError_t simRuntimeGetVersion(int* version); /* SIM_VERSION of the library */
@@ -135,6 +135,23 @@ SIM_API simError_t simRuntimeGetVersion(int* version); /* SIM_VERSION of the lib
  *
  * Exit: exit() waits for the commands that are running (at most a second), and drops what is queued behind
  * them. */
+
+/* --- The program's own helpers -------------------------------------------------------------------------- */
+
+/* What runs on a stream's worker may have threads of its own that help it, a team of OpenMP's for example.  Two sets
+ * of helpers, the library's and those, would compete for the processors, so the library can be told of them.
+ * Either function may be null.  None may throw or call this library. */
+typedef struct simTeam {
+  /* Runs body(data) on the calling thread and at the same time on the other threads of its team, and returns 1
+   * when all have returned; returns 0 at once if it has no team now. */
+  int (*run)(void (*body)(void* data), void* data);
+  /* Called on a thread that is about to sleep, a worker without commands or a thread that waits for a stream or
+   * an event: what its team holds can be given back.  Returns the nanoseconds after which it wants to be called again
+   * if the thread still sleeps, 0 for not again.  Work that comes meanwhile waits for it. */
+  uint64_t (*release)(void);
+} simTeam;
+/* Replaces the functions of the process, of which there are none in the beginning.  Needs no runtime. */
+SIM_API simError_t simSetTeam(const simTeam* team);
 
 /* --- Devices -------------------------------------------------------------------------------------------- */
 

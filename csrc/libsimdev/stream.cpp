@@ -10,6 +10,7 @@
 #include "graph.h"
 #include "runtime.h"
 #include "spinning.h"
+#include "team.h"
 #include "worker_thread.h"
 
 namespace sim {
@@ -139,17 +140,21 @@ Command* Stream::waitForCommand() noexcept {
     if (command != nullptr) {
       return command;
     }
+    uint64_t patience = Team::prepareToSleep();
     // The producer publishes and then reads sleeping_; here it is the other way round, so one of the two
     // notices.
     sleeping_.store(1, std::memory_order_relaxed);
     AsymmetricFence::heavy();
     command = queue_.front();
     if (command == nullptr) {
-      setBusy(false);
       while (sleeping_.load(std::memory_order_acquire) != 0) {
-        futexWait(sleeping_, 1);
+        setBusy(false);
+        const bool woken = futexWait(sleeping_, 1, patience);
+        setBusy(true);
+        if (!woken) {
+          patience = Team::prepareToSleep();
+        }
       }
-      setBusy(true);
     } else {
       sleeping_.store(0, std::memory_order_relaxed);
       return command;

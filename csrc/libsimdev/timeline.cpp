@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "team.h"
+
 namespace sim {
 
 void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
@@ -23,6 +25,7 @@ void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
       }
     } while (nowNanoseconds() < end);
   }
+  uint64_t patience = Team::prepareToSleep();
   Waiter waiter{ticket, nullptr};
   {
     std::lock_guard lock(mutex_);
@@ -39,7 +42,9 @@ void Timeline::wait(uint64_t ticket, uint64_t spinNanoseconds) noexcept {
     }
   }
   while (waiter.woken.load(std::memory_order_acquire) == 0) {
-    futexWait(waiter.woken, 0);
+    if (!futexWait(waiter.woken, 0, patience)) {
+      patience = Team::prepareToSleep();
+    }
   }
 }
 

@@ -233,7 +233,11 @@ at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
       c10::kBFloat16,
       c10::kBool);
   if (!hasNativeKernels() || !isDense(self)) {
-    launch(self.device(), "aten::fill_.Scalar", [self = backing(self), value] { self.fill_(value); });
+    launch(
+        self.device(),
+        "aten::fill_.Scalar",
+        [self = backing(self), value] { self.fill_(value); },
+        isLarge(self));
     return self;
   }
   arguments.out = kernelOutput(self);
@@ -259,9 +263,11 @@ at::Tensor& fillTensor(at::Tensor& self, const at::Tensor& value) {
       " and ",
       value.device(),
       "!");
-  launch(self.device(), "aten::fill_.Tensor", [self = backing(self), value = backing(value)] {
-    self.fill_(value);
-  });
+  launch(
+      self.device(),
+      "aten::fill_.Tensor",
+      [self = backing(self), value = backing(value)] { self.fill_(value); },
+      isLarge(self));
   return self;
 }
 
@@ -273,7 +279,7 @@ at::Tensor& zero(at::Tensor& self) {
     driver().memsetAsync(
         self.mutable_data_ptr(), 0, self.nbytes(), currentStreamHandle(self.device().index()));
   } else {
-    launch(self.device(), "aten::zero_", [self = backing(self)] { self.zero_(); });
+    launch(self.device(), "aten::zero_", [self = backing(self)] { self.zero_(); }, isLarge(self));
   }
   return self;
 }

@@ -367,6 +367,113 @@ TEST(exit_with_work_pending_neither_hangs_nor_crashes) {
   CHECK(death.status == 0);
 }
 
+thread_local int releasesOfThisThread = 0;
+std::atomic<int> releases{0};
+
+// Wants to be called three times by each sleeping thread.
+uint64_t countReleases() {
+  releases.fetch_add(1);
+  return ++releasesOfThisThread < 3 ? 1'000'000 : 0;
+}
+
+TEST(a_thread_that_sleeps_may_release_its_team) {
+  const simTeam team{nullptr, countReleases};
+  OK(simSetTeam(&team));
+  simStream_t stream;
+  OK(simStreamCreate(&stream));
+  Gate gate;
+  OK(simLaunchHostFunc(stream, Gate::wait, &gate));
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    gate.open.store(true);
+  });
+  OK(simStreamSynchronize(stream)); // sleeps while the worker does not
+  opener.join();
+  CHECK(releasesOfThisThread == 3);
+  const auto end = Clock::now() + std::chrono::seconds(10);
+  while (releases.load() < 6 && Clock::now() < end) { // now the worker has nothing to do
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(releases.load() == 6);
+
+  // The next sleep begins anew, and without a function there is nothing to call.
+  std::atomic<int> done{0};
+  OK(simLaunchHostFunc(stream, count, &done));
+  OK(simStreamSynchronize(stream));
+  const simTeam none{};
+  OK(simSetTeam(&none));
+  const int before = releases.load();
+  OK(simLaunchHostFunc(stream, count, &done));
+  OK(simStreamSynchronize(stream));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(done.load() == 2);
+  CHECK(releases.load() <= before + 1); // one may have been under way
+  CHECK(simSetTeam(nullptr) == simErrorInvalidValue);
+}
+
+std::atomic<bool> teamIsThere{false};
+thread_local bool isMember = false;
+
+int runWithMember(void (*body)(void*), void* data) {
+  if (!teamIsThere.load()) {
+    return 0;
+  }
+  std::thread member([&] {
+    isMember = true;
+    body(data);
+  });
+  body(data);
+  member.join();
+  return 1;
+}
+
+struct Shares {
+  std::atomic<int> blocks[256] = {};
+  std::atomic<int> byOwner{0};
+  std::atomic<int> byMember{0};
+};
+
+// Each waits until the other has come, so that none does all the work.
+void share(const simKernelContext* context, const void* arguments) {
+  auto& shares = **static_cast<Shares* const*>(arguments);
+  shares.blocks[context->blockIdx.x].fetch_add(1);
+  (isMember ? shares.byMember : shares.byOwner).fetch_add(1);
+  const auto end = Clock::now() + std::chrono::seconds(10);
+  while (teamIsThere.load() && (shares.byOwner.load() == 0 || shares.byMember.load() == 0) &&
+         Clock::now() < end) {
+    std::this_thread::yield();
+  }
+  if (isMember) {
+    simKernelFail("a member's failure");
+  }
+}
+
+TEST(a_team_shares_out_the_blocks_of_a_launch) {
+  const simTeam team{runWithMember, nullptr};
+  OK(simSetTeam(&team));
+  simStream_t stream;
+  OK(simStreamCreate(&stream));
+  Shares shares;
+  Shares* const argument = &shares;
+  const auto launch = [&] {
+    const simLaunchConfig config{{256, 1, 1}, {1, 1, 1}, stream, "share"};
+    OK(simLaunchKernel(&config, share, &argument, sizeof argument));
+    return simStreamSynchronize(stream);
+  };
+  OK(launch()); // there is none yet
+  CHECK(shares.byMember.load() == 0);
+  teamIsThere.store(true);
+  CHECK(launch() == simErrorLaunchFailure);
+  CHECK(shares.byOwner.load() > 256 && shares.byMember.load() > 0);
+  for (const auto& runs : shares.blocks) {
+    CHECK(runs.load() == 2);
+  }
+  teamIsThere.store(false);
+  const simTeam none{};
+  OK(simSetTeam(&none));
+}
+
 } // namespace
 
 int main() {
