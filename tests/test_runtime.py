@@ -350,6 +350,47 @@ torch.testing.assert_close(x.cpu(), expected)  # with new teams
     assert worker == 1
 
 
+@pytest.mark.skipif("libgomp" not in MAPPED_FILES, reason="PyTorch's OpenMP is not GCC's")
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not count")
+def test_members_of_teams_sleep_while_threads_queue_for_processors(run_python):
+    """See csrc/driver/openmp_crowd.h: a further team tells libgomp that the machine is full."""
+    result = run_python(
+        """
+import os, subprocess, sys, time
+from pathlib import Path
+import torch
+
+def crowd():
+    return sum(file.read_text().strip() == "simdev:crowd" for file in Path("/proc/self/task").glob("*/comm"))
+
+def work_until(condition, seconds=60):
+    x = torch.randn(700, 700, device="simdev")
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        for _ in range(20):
+            x = (x @ x).softmax(1)
+        torch.simdev.synchronize()
+    return condition()
+
+processors = len(os.sched_getaffinity(0))
+loop = "import time\\nend = time.monotonic() + 100\\nwhile time.monotonic() < end: pass"
+busy = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(3 * processors)]
+try:
+    print(work_until(lambda: crowd() > processors))
+finally:
+    for process in busy:
+        process.kill()
+        process.wait()
+print(crowd())
+""",
+        OMP_NUM_THREADS="2",
+        SIMDEV_NUM_THREADS="2",
+        SIMDEV_DRIVER="simulator",
+    )
+    became_crowded, members = result.stdout.split()
+    assert became_crowded == "True" and int(members) > 1
+
+
 def test_a_forked_child_may_count_seed_and_free(run_python):
     run_python(f"""{FORK}
 x, y = torch.ones(3, device="simdev"), torch.ones(3, device="simdev")
