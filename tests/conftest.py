@@ -25,13 +25,13 @@ def dev() -> torch.device:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
-    """Runs code in a new interpreter: run_python(code, check=True, timeout=60, **environment).
+    """Runs code in a new interpreter: run_python(code, check=True, timeout=240, **environment).
 
     It runs in an empty folder, so it finds torch_simdev as a user does. With check, a non-zero exit fails the
     test and shows what the process printed. A variable given as None is removed from the environment.
     """
 
-    def run(code: str, check: bool = True, timeout: float = 60, **environment: str | None):
+    def run(code: str, check: bool = True, timeout: float = 240, **environment: str | None):
         changed = {**os.environ, **environment}
         merged = {name: value for name, value in changed.items() if value is not None}
         command = [sys.executable, "-c", code]

@@ -929,7 +929,7 @@ def test_pytorchs_memory_viewer_reads_the_snapshot(history, tmp_path):
     ):
         assert "MemoryViz.js" in html
     command = [sys.executable, _memory_viz.__file__, "stats", str(file)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert "total_allocated: 30.0MiB" in result.stdout
     del x
 

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -117,11 +116,8 @@ def test_returns_before_the_stream_gets_to_it(loaded, mlp):
     stream.wait_stream(torch.accelerator.current_stream())
     with stream:
         torch.simdev._sleep(int(0.3e9))
-        start = time.monotonic()
         output = loaded(x)
-        elapsed = time.monotonic() - start
         assert not stream.query()
-    assert elapsed < 0.2
     stream.synchronize()
     torch.testing.assert_close(output, mlp(x))
 

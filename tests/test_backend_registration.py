@@ -20,7 +20,7 @@ def installed(tmp_path: Path) -> Path:
     shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"]
     command += ["--disable-pip-version-check", "--target", str(target), str(source)]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
     return target
 
 
@@ -42,7 +42,7 @@ for function in (lambda x: (x + 2) * 1, lambda x: (x + 3) * 1):
 assert calls[0] is not None and calls[0] == calls[1], calls
 assert example_backend.removed == 2
 """
-    run_python(code, timeout=110, PYTHONPATH=f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    run_python(code, PYTHONPATH=f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
 
 
 INIT = """

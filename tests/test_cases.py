@@ -505,7 +505,7 @@ def test_script(script):
     environment = {**os.environ, "DEVICE": "simdev", "BACKEND": "simdev"}
     start = time.perf_counter()
     result = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240
     )
     report = f"after {time.perf_counter() - start:.0f} s\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
     assert result.returncode == 0, report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -92,10 +91,8 @@ def test_launch_returns_before_the_kernel_has_run():
     x = torch.randn(64, device="simdev")
     compiled(x)
     torch.simdev.synchronize()
-    torch.simdev._sleep(200)
-    start = time.perf_counter()
+    torch.simdev._sleep(1000)
     result = compiled(x)
-    assert time.perf_counter() - start < 0.1
     assert not torch.simdev.current_stream().query()
     torch.testing.assert_close(result.cpu(), seed_function(x.cpu()))
 

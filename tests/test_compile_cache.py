@@ -23,7 +23,7 @@ def run(run_python, tmp_path):
     def once(options: object = None, **environment: str) -> tuple[str, str]:
         environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), **environment}
         code = SCRIPT.format(options=repr(options))
-        output = run_python(code, timeout=120, **environment).stdout.split()
+        output = run_python(code, **environment).stdout.split()
         return output[0], output[1]
 
     return once

@@ -27,7 +27,7 @@ def test_python_blocks_run(run_python, page):
         f"exec(compile({block!r}, {f'{name(page)}, block {i}'!r}, 'exec'))"
         for i, block in enumerate(blocks, 1)
     ]
-    run_python("\n".join(steps), timeout=110)  # some compile
+    run_python("\n".join(steps))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -75,5 +75,5 @@ def test_a_wrong_value_is_found(dev: torch.device) -> None:
 def test_the_demo_never_runs_on_the_host(run_python) -> None:
     demo = Path(__file__).resolve().parent.parent / "examples" / "train_digits.py"
     code = f"import runpy, sys; sys.argv = ['demo']; runpy.run_path({str(demo)!r}, run_name='__main__')"
-    result = run_python(code, timeout=120, SIMDEV_FALLBACK="error")
+    result = run_python(code, SIMDEV_FALLBACK="error")
     assert "accuracy" in result.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import warnings
 from collections.abc import Callable
 
@@ -121,13 +120,12 @@ def test_pageable_source_may_change_after_a_non_blocking_copy() -> None:
 def test_pinned_copies_are_asynchronous() -> None:
     src = torch.ones(1 << 16).pin_memory()
     dst = torch.empty(1 << 16, device=DEV)
-    torch.simdev._sleep(200)
-    started = time.perf_counter()
+    torch.simdev._sleep(1000)
     dst.copy_(src, non_blocking=True)
     # Not empty(pin_memory=True), which in a PyTorch that has CUDA is CUDA's pinned memory.
     back = torch.empty(1 << 16).pin_memory()
     back.copy_(dst, non_blocking=True)
-    assert time.perf_counter() - started < 0.15
+    assert not torch.simdev.current_stream().query()
     torch.simdev.synchronize()
     assert back.eq(1).all()
 
@@ -395,11 +393,9 @@ def test_training_step_matches_cpu_and_stays_on_the_device() -> None:
 def test_operators_return_before_they_run() -> None:
     a = torch.randn(64, 64, device=DEV)
     torch.simdev.synchronize()
-    torch.simdev._sleep(300)
-    started = time.perf_counter()
+    torch.simdev._sleep(1000)
     b = torch.relu(a @ a + 1).sum(0).softmax(0)
     c = torch.cat([b, b]).index_select(0, torch.zeros(3, dtype=torch.long, device=DEV))
-    assert time.perf_counter() - started < 0.25
     assert not torch.simdev.current_stream().query()
     assert torch.isfinite(c.cpu()).all()
 

@@ -184,6 +184,6 @@ def test_wheel_works_in_another_environment(wheel, tmp_path):
     code = f"import torch; import torch_simdev; print(torch_simdev.__file__)\n{USE}"
     run = [python, "-c", code]
     result = subprocess.run(
-        run, check=True, timeout=100, cwd=tmp_path, env=environment, capture_output=True, text=True
+        run, check=True, timeout=240, cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert Path(result.stdout.strip()).is_relative_to(tmp_path)

@@ -290,7 +290,7 @@ for name, use in uses.items():
 assert x.sum().item() == 3
 """
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True
     )
     results = {}
     for part in run.stdout.split("# ")[1:]:

