@@ -117,15 +117,18 @@ bool isLargeConvolution(
 // --- Sharing out a batch ------------------------------------------------------------------------------------------
 //
 // oneDNN's team of threads meets at several barriers in a convolution.  For a small network on a device whose host is
-// busy too that costs as much as the arithmetic, so batches that are large enough are convolved in parts, each by one thread.
+// busy too that costs as much as the arithmetic, so batches that are large enough are convolved in parts, one for each thread.
 
-constexpr int64_t kImagesPerPart = 16; // with fewer, ATen takes another kernel when it has one thread
-constexpr int64_t kMaxParts = 8;
+constexpr int64_t kMinImagesPerPart = 16; // with fewer, ATen takes another kernel when it has one thread
+constexpr int64_t kMaxParts = 8; // each has its own sums for the gradients of weight and bias
 
 int64_t batchParts(const at::Tensor& input, bool transposed) {
-  const bool divisible = native::hasNativeKernels() && !transposed && input.scalar_type() == c10::kFloat &&
-                         input.dim() == 4 && input.size(0) % kImagesPerPart == 0;
-  return divisible ? std::clamp<int64_t>(input.size(0) / kImagesPerPart, 1, kMaxParts) : 1;
+  if (!native::hasNativeKernels() || transposed || input.scalar_type() != c10::kFloat || input.dim() != 4) {
+    return 1;
+  }
+  const int64_t threads = computeThreads();
+  const bool enough = input.size(0) % threads == 0 && input.size(0) / threads >= kMinImagesPerPart;
+  return enough && threads <= kMaxParts ? threads : 1;
 }
 
 // Part `index` of `parts` of a backing tensor along its outermost dimension, as a tensor in memory of its own.

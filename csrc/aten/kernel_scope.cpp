@@ -17,12 +17,12 @@ bool onDeviceThread() {
   return result;
 }
 
+} // namespace
+
 int computeThreads() {
   static const int threads = driver().deviceProperties(0).multiProcessorCount;
   return threads;
 }
-
-} // namespace
 
 thread_local c10::DeviceIndex KernelScope::current_ = -1;
 

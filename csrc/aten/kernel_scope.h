@@ -15,6 +15,9 @@
 
 namespace simdev {
 
+// The compute threads of a device.
+int computeThreads();
+
 class KernelScope {
  public:
   // `device`: whose workspace (runtime/workspace.h) serves large allocations.  `parallel`: more than one thread may work.
