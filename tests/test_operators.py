@@ -329,6 +329,27 @@ def test_indexing_takes_host_indices() -> None:
     check_same(d[d > 1], x[x > 1])
 
 
+def test_masks_beside_other_indices() -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    rows, plane = torch.tensor([True, False, True]), x[0] > 5
+    columns = torch.tensor([1, 3])
+    for device_result, expected in (
+        (x.to(DEV)[:, rows.to(DEV), columns.to(DEV)], x[:, rows, columns]),
+        (x.to(DEV)[:, plane.to(DEV)], x[:, plane]),
+        (x.to(DEV)[1, rows], x[1, rows]),
+        (x.to(DEV)[:, ~rows.to(DEV) & rows.to(DEV)], x[:, ~rows & rows]),
+        (x.to(DEV)[torch.tensor(True, device=DEV)], x[torch.tensor(True)]),
+    ):
+        check_same(device_result, expected)
+    leaf = x.to(DEV).requires_grad_()
+    (leaf[leaf > 5] * 2).sum().backward()
+    check_same(leaf.grad, (x > 5) * 2.0)
+    with pytest.raises(IndexError, match=r"shape of the mask \[2\] at index 0 does not match"):
+        x.to(DEV)[0, rows.to(DEV)[:2]]
+    with pytest.raises(IndexError, match="too many indices for tensor of dimension 3"):
+        torch.ops.aten.index(x.to(DEV), [rows[:2].to(DEV), None, None, None])
+
+
 def test_functional_results_land_in_their_place() -> None:
     x = torch.randn(6, 8, 10)
     d = x.to(DEV)

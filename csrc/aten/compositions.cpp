@@ -1,15 +1,25 @@
-// Operators that are compositions here: ATen's own refuses devices it does not know, resizes where only the host can, or gives
-// other strides than the CPU's.
+// Operators that are compositions here: ATen's own refuses devices it does not know, resizes where only the host can, gives
+// other strides than the CPU's, does work twice, or trusts numbers that it gets in a tensor.
+#include "aten/launched.h"
+
 #include <ATen/TensorIterator.h>
+#include <ATen/core/IListRef.h>
+#include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_pad_packed_sequence_native.h>
 #include <ATen/ops/addbmm.h>
 #include <ATen/ops/complex.h>
+#include <ATen/ops/index_ops.h>
 #include <ATen/ops/logical_and.h>
 #include <ATen/ops/logical_or.h>
 #include <ATen/ops/logical_xor.h>
 #include <ATen/ops/mode.h>
 #include <ATen/ops/polar.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
 
 namespace simdev {
 
@@ -65,9 +75,63 @@ at::Tensor complexOf(const at::Tensor& self, const at::Tensor& other) {
   return binary<Out>(self, other, c10::isFloatingType(type) ? c10::toComplexType(type) : type);
 }
 
+// The shape function counts the elements of a mask and the kernel counts them again, unless they find indices in its place.
+at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices) {
+  static const std::string caller = "aten::index";
+  const auto isMask = [](const std::optional<at::Tensor>& index) {
+    return index.has_value() && index->defined() &&
+           (index->scalar_type() == c10::kBool || index->scalar_type() == c10::kByte);
+  };
+  if (std::none_of(indices.begin(), indices.end(), isMask)) {
+    StructuredCallGuard guard(caller);
+    return at::_ops::index_Tensor::redispatch(kCompositeKeys, self, indices);
+  }
+  TORCH_CHECK_INDEX(
+      indices.size() <= static_cast<size_t>(self.dim()),
+      "too many indices for tensor of dimension ",
+      self.dim(),
+      " (got ",
+      indices.size(),
+      ")");
+  c10::List<std::optional<at::Tensor>> places;
+  for (const at::Tensor& place : at::native::expandTensors(self, indices)) {
+    places.push_back(place.defined() ? std::optional(place) : std::nullopt);
+  }
+  StructuredCallGuard guard(caller);
+  return at::_ops::index_Tensor::redispatch(kCompositeKeys, self, places);
+}
+
+// ATen's writes a length for each time that the batch shrinks into memory for as many as the first batch has.
+std::tuple<at::Tensor, at::Tensor> padPackedSequence(
+    const at::Tensor& data,
+    const at::Tensor& batchSizes,
+    bool batchFirst,
+    const at::Scalar& paddingValue,
+    int64_t totalLength) {
+  if (batchSizes.is_cpu() && batchSizes.dim() == 1 && batchSizes.scalar_type() == c10::kLong) {
+    const auto sizes = batchSizes.accessor<int64_t, 1>();
+    for (int64_t step = 0; step < sizes.size(0); ++step) {
+      TORCH_CHECK(
+          sizes[step] >= 0 && (step == 0 || sizes[step] <= sizes[step - 1]),
+          "batch_sizes must be non-negative and must not increase, but got ",
+          sizes[step],
+          " at step ",
+          step);
+    }
+  }
+  return at::native::_pad_packed_sequence(data, batchSizes, batchFirst, paddingValue, totalLength);
+}
+
 } // namespace
 
+// Autograd differentiates through it.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_pad_packed_sequence", TORCH_FN(padPackedSequence));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_pad_packed_sequence", TORCH_FN(padPackedSequence));
+  m.impl("index.Tensor", TORCH_FN(index));
   m.impl("mode.values", TORCH_FN(modeOut));
   m.impl("addbmm_", TORCH_FN(addbmmInPlace));
   m.impl("logical_and", TORCH_FN(logical<at::logical_and_out>));

@@ -126,6 +126,125 @@ void alignments(Arguments arguments) {
   checkLabels(targets, targetLengths, logProbabilities.size(2));
 }
 
+// The first `dimension` rows of a Sobol sequence's state, of which each has 30 direction numbers.
+constexpr int64_t kSobolBits = 30;
+constexpr int64_t kSobolMaxDimension = 21201;
+
+void checkSobolState(const at::Tensor& state, int64_t dimension) {
+  TORCH_CHECK(
+      state.dim() == 2 && state.size(1) == kSobolBits && 0 <= dimension && dimension <= state.size(0) &&
+          dimension <= kSobolMaxDimension,
+      "expected the state of a Sobol sequence of ",
+      dimension,
+      " dimensions, at most ",
+      kSobolMaxDimension,
+      ", but got a tensor of shape ",
+      state.sizes());
+}
+
+void sobolNumbers(Arguments arguments) {
+  const int64_t count = arguments[1].toInt();
+  const int64_t dimension = arguments[3].toInt();
+  const int64_t generated = arguments[4].toInt();
+  checkSobolState(arguments[2].toTensor(), dimension);
+  TORCH_CHECK(
+      arguments[0].toTensor().dim() == 1 && dimension <= arguments[0].toTensor().size(0),
+      "expected the last point of a Sobol sequence of ",
+      dimension,
+      " dimensions, but got a tensor of shape ",
+      arguments[0].toTensor().sizes());
+  constexpr int64_t kPoints = int64_t{1} << kSobolBits;
+  TORCH_CHECK(
+      0 <= count && 0 <= generated && generated < kPoints && count < kPoints - generated,
+      "a Sobol sequence has fewer than 2^",
+      kSobolBits,
+      " points, but ",
+      count,
+      " more were asked for after ",
+      generated);
+}
+
+void sobolState(Arguments arguments) {
+  checkSobolState(arguments[0].toTensor(), arguments[1].toInt());
+}
+
+void sobolScrambling(Arguments arguments) {
+  const int64_t dimension = arguments[2].toInt();
+  const at::Tensor& matrices = arguments[1].toTensor();
+  checkSobolState(arguments[0].toTensor(), dimension);
+  TORCH_CHECK(
+      matrices.scalar_type() == c10::kLong && matrices.dim() == 3 && matrices.size(0) >= dimension &&
+          matrices.size(1) == kSobolBits && matrices.size(2) == kSobolBits,
+      "expected ",
+      dimension,
+      " int64 matrices of ",
+      kSobolBits,
+      " rows and columns to scramble a Sobol sequence, but got ",
+      matrices.scalar_type(),
+      " of shape ",
+      matrices.sizes());
+}
+
+// The kernels for packed weights go through those and their scales as if they had no gaps.
+void checkPackedWeights(const at::Tensor& weights, const at::Tensor& scales) {
+  TORCH_CHECK(weights.dim() == 2, "expected weights of 2 dimensions, but got ", weights.dim());
+  TORCH_CHECK(scales.is_contiguous(), "expected the scales of weights to be contiguous");
+}
+
+void scalesOfRows(Arguments arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  constexpr int64_t kElements = 16; // of bfloat16, which are loaded together and from where they are aligned
+  TORCH_CHECK(
+      input.scalar_type() != c10::kBFloat16 ||
+          (input.size(-1) % kElements == 0 &&
+           reinterpret_cast<uintptr_t>(input.const_data_ptr()) % (kElements * sizeof(c10::BFloat16)) == 0),
+      "expected rows of bfloat16 to be aligned and a multiple of ",
+      kElements,
+      " elements");
+  checkPackedWeights(arguments[1].toTensor(), arguments[2].toTensor());
+}
+
+void scalesOfGroups(Arguments arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const int64_t groupSize = arguments[2].toInt();
+  const at::Tensor& scales = arguments[3].toTensor();
+  checkPackedWeights(arguments[1].toTensor(), scales);
+  if (input.dim() == 2 && groupSize > 0 && scales.dim() == 3) { // which the kernel checks
+    TORCH_CHECK(
+        scales.size(0) >= (input.size(1) + groupSize - 1) / groupSize,
+        "expected scales and zero points for groups of ",
+        groupSize,
+        " among ",
+        input.size(1),
+        " weights, but got ",
+        scales.size(0));
+  }
+}
+
+// The norms of weight_norm: one for each index of the weights' dimension.
+template <size_t weights, size_t norms, size_t axis>
+void normsOfWeights(Arguments arguments) {
+  const int64_t expected = arguments[weights].toTensor().size(arguments[axis].toInt());
+  const int64_t actual = arguments[norms].toTensor().numel();
+  TORCH_CHECK(actual == expected, "expected ", expected, " norms of weights, but got ", actual);
+}
+
+// The gradients and the states of a fused optimizer's step, in `lists` lists of which each may be empty; the parameters are
+// the first.
+template <size_t lists>
+void optimizerStates(Arguments arguments) {
+  const auto parameters = arguments[0].toListRef();
+  for (const c10::IValue& argument : arguments.slice(1, lists - 1)) {
+    const auto states = argument.toListRef();
+    for (size_t i = 0; i < states.size(); ++i) {
+      TORCH_CHECK(
+          states.size() == parameters.size() &&
+              states[i].toTensor().sizes() == parameters[i].toTensor().sizes(),
+          "expected gradients and states of the sizes of an optimizer's parameters");
+    }
+  }
+}
+
 constexpr int64_t kNone = -1; // in the indices of max pooling
 
 constexpr IndexCheck kChecks[] = {
@@ -147,6 +266,19 @@ constexpr IndexCheck kChecks[] = {
     {"aten::_segment_reduce_backward", segments<2, 4, 5, 6>},
     {"aten::_convert_indices_from_csr_to_coo", compressedRows},
     {"aten::_convert_indices_from_coo_to_csr", inRange<0, number<1>>},
+    {"aten::_fused_adagrad_", optimizerStates<3>},
+    {"aten::_fused_adam_", optimizerStates<5>},
+    {"aten::_fused_adamw_", optimizerStates<5>},
+    {"aten::_fused_sgd_", optimizerStates<3>},
+    {"aten::_sobol_engine_draw", sobolNumbers},
+    {"aten::_sobol_engine_ff_", sobolNumbers},
+    {"aten::_sobol_engine_initialize_state_", sobolState},
+    {"aten::_sobol_engine_scramble_", sobolScrambling},
+    {"aten::_weight_int4pack_mm_for_cpu", scalesOfGroups},
+    {"aten::_weight_int8pack_mm", scalesOfRows},
+    {"aten::_weight_norm_interface", normsOfWeights<0, 1, 2>},
+    {"aten::_weight_norm_interface_backward", normsOfWeights<1, 2, 4>},
+    {"aten::_weight_norm_interface_backward", normsOfWeights<1, 3, 4>},
 };
 
 } // namespace

@@ -1,4 +1,5 @@
-// Indices that ATen's kernels for the CPU use unchecked: a wrong one would write into other tensors, or end the process.
+// Indices and sizes that ATen's kernels for the CPU use unchecked: a wrong one would write into other tensors, or end the
+// process.
 // The checks run on the device, over the kernel's arguments.
 #pragma once
 

@@ -6,7 +6,6 @@
 #include "aten/fallback.h"
 #include "aten/inference.h"
 #include "aten/kernel_scope.h"
-#include "aten/matrix_product.h"
 #include "aten/placement.h"
 #include "aten/synchronous.h"
 #include "aten/views.h"
@@ -47,7 +46,7 @@ class OperatorTask final : public Task {
     torch::jit::Stack stack = arguments_; // a captured graph runs this again
     generator_.place(stack);
     if (outputs_.empty()) {
-      if (plan_.hasFasterProduct && runMatrixProduct(stack)) {
+      if (plan_.replacement != nullptr && plan_.replacement(stack)) {
         return;
       }
       plan_.op.redispatchBoxed(c10::DispatchKeySet(kernelDispatchKey()), &stack);

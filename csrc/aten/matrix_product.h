@@ -2,7 +2,8 @@
 // on processors of other makers, and no slower on its own.
 #pragma once
 
-#include "aten/plan.h"
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
 
 namespace simdev {
 

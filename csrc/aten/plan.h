@@ -46,7 +46,8 @@ struct OperatorPlan {
   bool hasOutArguments = false;
   bool computeBound = false; // does more than a few operations for each element
   bool isMatrixProduct = false; // of its last two tensors
-  bool hasFasterProduct = false; // matrix_product.h is asked first
+  // Asked before ATen's kernel, on backing tensors: false leaves the call to that one.
+  bool (*replacement)(c10::ArrayRef<c10::IValue> arguments) = nullptr;
   bool resizesSilently = false; // its CPU kernel resizes an out= argument of another size without the warning
   bool hostOnly = false; // see the rules in registration.cpp
   bool dataDependent = false; // the host must see the result before it can go on: its shape or a number

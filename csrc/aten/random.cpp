@@ -382,6 +382,19 @@ void launchSampling(
       isLarge(output));
 }
 
+// ATen's kernel counts up to `count`, which never ends where that is no number.
+at::Tensor binomialOfNumbers(
+    const at::Tensor& count,
+    const at::Tensor& probability,
+    const at::Generator& kernelGenerator) {
+  const at::Tensor unknown = count.isnan();
+  if (!unknown.any().item<bool>()) {
+    return at::binomial(count, probability, kernelGenerator);
+  }
+  return at::binomial(count.masked_fill(unknown, 0), probability, kernelGenerator)
+      .masked_fill_(unknown, std::numeric_limits<double>::quiet_NaN());
+}
+
 // The next two have no Meta kernel.
 at::Tensor binomial(const at::Tensor& count, const at::Tensor& probability, OptionalGenerator generator) {
   checkSameDevice(count.device(), {probability});
@@ -391,7 +404,7 @@ at::Tensor binomial(const at::Tensor& count, const at::Tensor& probability, Opti
       output,
       generator,
       [count = backing(count), probability = backing(probability)](const at::Generator& kernelGenerator) {
-        return at::binomial(count, probability, kernelGenerator);
+        return binomialOfNumbers(count, probability, kernelGenerator);
       });
   return output;
 }

@@ -4,8 +4,10 @@
 // are compositions of other operators.  Every other operator for which ATen has a CPU kernel gets a boxed one.
 #include "aten/registration.h"
 
+#include "aten/division.h"
 #include "aten/fallback.h"
 #include "aten/launched.h"
+#include "aten/matrix_product.h"
 #include "aten/nested.h"
 #include "aten/placement.h"
 #include "runtime/device.h"
@@ -106,17 +108,49 @@ constexpr std::string_view kMatrixProducts[] = {
     "aten::_addmm_activation",
 };
 
-constexpr std::string_view kFasterProducts[] = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
+// Kernels that are asked before ATen's, by operator with overload.
+struct Replacement {
+  std::string_view op;
+  bool (*run)(c10::ArrayRef<c10::IValue> arguments);
+};
+constexpr Replacement kReplacements[] = {
+    {"aten::mm.out", runMatrixProduct},
+    {"aten::bmm.out", runMatrixProduct},
+    {"aten::addmm.out", runMatrixProduct},
+    {"aten::baddbmm.out", runMatrixProduct},
+    {"aten::div.out_mode", runTruncatingDivision},
+};
 
+// Compositions that follow pointers into their arguments on the host, whatever the device.
+constexpr std::string_view kReadsMemory[] = {
+    "aten::_grid_sampler_2d_cpu_fallback",
+    "aten::_grid_sampler_2d_cpu_fallback_backward",
+    "aten::_rowwise_prune",
+    "aten::_saturate_weight_to_fp16",
+    "aten::_sobol_engine_draw",
+    "aten::_sobol_engine_ff_",
+    "aten::_sobol_engine_initialize_state_",
+    "aten::_sobol_engine_scramble_",
+    "aten::choose_qparams_optimized",
+};
+
+// A branch that no processor foresees, and a place in memory for each element, count as arithmetic.
 constexpr std::string_view kComputeBound[] = {
     "aten::_cdist_forward",
     "aten::_cdist_backward",
     "aten::grid_sampler_2d",
     "aten::grid_sampler_3d",
+    "aten::index",
+    "aten::masked_fill_",
+    "aten::masked_select",
+    "aten::nonzero",
 };
 
 // Their shape functions give the result two shapes one after the other, and the out= overload warns of that.
 constexpr std::string_view kReshapesResult[] = {"aten::mse_loss", "aten::smooth_l1_loss"};
+
+// Products with weights that are quantized and packed on the host; what packs them reads memory, whatever the device.
+constexpr std::string_view kPackedPrefix = "aten::fbgemm_";
 
 constexpr std::string_view kMakesQuantized[] = {
     "aten::_empty_affine_quantized",
@@ -150,6 +184,10 @@ bool isHostOnly(std::string_view name) {
              });
 }
 
+bool isQuantized(std::string_view name) {
+  return contains(kMakesQuantized, name) || name.starts_with(kPackedPrefix);
+}
+
 // One launch that loops over the tensors on the device beats one launch a tensor.
 bool isForeach(std::string_view name) {
   return name.starts_with("aten::_foreach_");
@@ -171,13 +209,16 @@ bool isDataDependent(const OperatorPlan& plan) {
 
 std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
   auto plan = std::make_shared<OperatorPlan>(op);
-  plan->hostOnly = isHostOnly(op.operator_name().name);
+  plan->hostOnly = isHostOnly(op.operator_name().name) || contains(kReadsMemory, op.operator_name().name);
   plan->dataDependent = !plan->hostOnly && isDataDependent(*plan);
   plan->learned = contains(kLearned, op.operator_name().name) && plan->hasFreshOutputs;
   plan->takesHostTensors = contains(kTakesHostTensors, op.operator_name().name);
   plan->isMatrixProduct = contains(kMatrixProducts, op.operator_name().name);
-  plan->hasFasterProduct =
-      op.operator_name().overload_name == "out" && contains(kFasterProducts, op.operator_name().name);
+  for (const Replacement& replacement : kReplacements) {
+    if (replacement.op == plan->name) {
+      plan->replacement = replacement.run;
+    }
+  }
   plan->computeBound = contains(kComputeBound, op.operator_name().name);
   plan->resizesSilently = contains(kResizesSilently, op.operator_name().name);
   plan->indexChecks = indexChecks(op.operator_name().name);
@@ -187,6 +228,9 @@ std::shared_ptr<OperatorPlan> makePlan(const c10::OperatorHandle& op) {
 
 bool isServedByBoxedKernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
+  if (contains(kReadsMemory, op.operator_name().name) || isQuantized(op.operator_name().name)) {
+    return true;
+  }
   const bool hasKernel = op.hasKernelForDispatchKey(DispatchKey::CPU) ||
                          (isForeach(op.operator_name().name) &&
                           op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd));
@@ -230,7 +274,7 @@ void registerDenseKernel(torch::Library& library, const c10::OperatorHandle& op)
   if (plan->isView) {
     return;
   }
-  if (contains(kMakesQuantized, op.operator_name().name)) {
+  if (isQuantized(op.operator_name().name)) {
     boxed()[plan->name] = "refused";
     library.impl(plan->name, torch::CppFunction::makeFromBoxedFunction<&refuseQuantized>());
     return;

@@ -67,8 +67,15 @@ struct KernelFailure {
     }                                               \
   } while (false)
 
-// Integer division in a kernel: a zero divisor is a failure of the launch and counts as one.  (Inductor's own functions
-// report it through one pointer for the whole process, which kernels on several streams would fight for.)
+// Integer division in a kernel.  The processor's instruction traps, which would end the process, where the divisor is zero and
+// where it is -1 and the quotient has no place in the type; so division is by 1 instead.  A zero divisor is a failure of the
+// launch.  (Inductor's own functions report it through one pointer for the whole process, which kernels on several streams
+// would fight for.)  For -1 a remainder is right as it is, and a quotient is negated by quotientBy().
+template <typename T>
+constexpr bool isMinusOne(T number) noexcept {
+  return std::is_signed_v<T> && number == T(-1);
+}
+
 template <typename T>
 T checkedDivisor(KernelStatus& status, T divisor) noexcept {
   if constexpr (std::is_arithmetic_v<T>) {
@@ -76,13 +83,15 @@ T checkedDivisor(KernelStatus& status, T divisor) noexcept {
       status.fail("ZeroDivisionError: integer division or modulo by zero");
       return T(1);
     }
-    return divisor;
+    return isMinusOne(divisor) ? T(1) : divisor;
   } else { // a vector, or several
     alignas(64) typename T::value_type elements[T::size()];
     divisor.store(elements);
     bool changed = false;
+    bool zero = false;
     for (auto& element : elements) {
-      if (element == 0) [[unlikely]] {
+      if (element == 0 || isMinusOne(element)) [[unlikely]] {
+        zero = zero || element == 0;
         element = 1;
         changed = true;
       }
@@ -90,8 +99,26 @@ T checkedDivisor(KernelStatus& status, T divisor) noexcept {
     if (!changed) [[likely]] {
       return divisor;
     }
-    status.fail("ZeroDivisionError: integer division or modulo by zero");
+    if (zero) {
+      status.fail("ZeroDivisionError: integer division or modulo by zero");
+    }
     return T::loadu(elements);
+  }
+}
+
+// The quotient by `divisor`, given that by checkedDivisor(divisor).  Either may be a vector and the other a number; of two
+// numbers C++ divides the shorter types as int.
+template <typename Divisor, typename T>
+auto quotientBy(Divisor divisor, T quotient) noexcept {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return static_cast<Divisor>(
+        isMinusOne(divisor) ? -static_cast<std::make_unsigned_t<T>>(quotient) : quotient);
+  } else if constexpr (std::is_arithmetic_v<Divisor>) {
+    return isMinusOne(divisor) ? T(0) - quotient : quotient;
+  } else if constexpr (std::is_signed_v<typename T::value_type>) {
+    return T::blendv(quotient, T(0) - quotient, divisor == Divisor(-1));
+  } else {
+    return quotient;
   }
 }
 

@@ -64,14 +64,13 @@ class _ReportsFailures:
         return guarded
 
 
-# Operators that end the process where an integer divisor is zero.
-_DIVISIONS = ("floordiv", "truncdiv", "mod", "remainder")
+# Operators that end the process where an integer divisor is zero, or -1 and the dividend the least integer.
+_QUOTIENTS = ("floordiv", "truncdiv")
+_REMAINDERS = ("mod", "remainder")
 
 
 def _checked_divisor(divisor: Any) -> Any:
-    """Returns the divisor, with 1 in the place of a zero, which counts as a failure of the launch."""
-    if not isinstance(divisor, CppCSEVariable) or not is_integer_dtype(divisor.dtype):
-        return divisor
+    """Returns the divisor, with 1 in the place of -1 and of a zero, which counts as a failure of the launch."""
     code = str(divisor)
     if divisor.is_vec:  # lanes that are masked out hold zero, those without an element anything
         mask = V.kernel._load_mask
@@ -83,16 +82,24 @@ def _checked_divisor(divisor: Any) -> Any:
     return checked
 
 
-def _checked(division: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    return lambda dividend, divisor: division(dividend, _checked_divisor(divisor))
+def _checked(name: str, division: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Returns the operator `name` that divides by any integer; `division` is Inductor's."""
+
+    def checked(dividend: Any, divisor: Any) -> Any:
+        if not isinstance(divisor, CppCSEVariable) or not is_integer_dtype(divisor.dtype):
+            return division(dividend, divisor)
+        result = division(dividend, _checked_divisor(divisor))
+        return f"simdev::quotientBy({divisor}, {result})" if name in _QUOTIENTS else result
+
+    return checked
 
 
 class SimdevOverrides(CppOverrides):
-    """Inductor's operators on one element, with divisions that report a zero divisor."""
+    """Inductor's operators on one element, with divisions by any integer that report a zero divisor."""
 
 
-for _name in _DIVISIONS:
-    setattr(SimdevOverrides, _name, staticmethod(_checked(getattr(CppOverrides, _name))))
+for _name in (*_QUOTIENTS, *_REMAINDERS):
+    setattr(SimdevOverrides, _name, staticmethod(_checked(_name, getattr(CppOverrides, _name))))
 
 
 class SimdevVecOverrides(CppVecOverrides, SimdevOverrides):
@@ -111,13 +118,14 @@ class SimdevVecOverrides(CppVecOverrides, SimdevOverrides):
         def fast(operator: Callable[[Any], Any]) -> Callable[[Any], str]:
             return lambda x: str(operator(x)).replace(".exp()", ".exp_u20()")
 
-        def checked(division: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+        def checked(name: str) -> Callable[[Any, Any], Any]:
             # Of two scalars Inductor calls SimdevOverrides' operator, which checks.
-            return lambda a, b: _checked(division)(a, b) if a.is_vec or b.is_vec else division(a, b)
+            division = getattr(self, name)
+            return lambda a, b: _checked(name, division)(a, b) if a.is_vec or b.is_vec else division(a, b)
 
         self.tanh = tanh
-        for name in _DIVISIONS:
-            setattr(self, name, checked(getattr(self, name)))
+        for name in (*_QUOTIENTS, *_REMAINDERS):
+            setattr(self, name, checked(name))
         if config.fast_math:
             self.exp = fast(self.exp)
             self.sigmoid = fast(self.sigmoid)
