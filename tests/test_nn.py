@@ -739,3 +739,31 @@ def test_models_made_and_trained_on_the_default_device(name: str, how: str) -> N
         finally:
             torch.set_default_device(None)
     assert losses[-1] != losses[0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+        (torch.optim.Adagrad, {"lr_decay": 0.1}),
+    ],
+)
+def test_fused_optimizers_step_as_on_the_cpu(
+    optimizer: type[torch.optim.Optimizer], options: dict[str, float | bool]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    initial = [torch.randn(size, generator=generator) for size in (5, 1000, 70000)]
+    grads = [[torch.randn(p.shape, generator=generator) for p in initial] for _ in range(3)]
+    results = []
+    for device in ("cpu", "simdev"):
+        parameters = [p.to(device, copy=True).requires_grad_() for p in initial]
+        stepper = optimizer(parameters, lr=0.01, fused=True, **options)  # type: ignore[call-arg]
+        for step in grads:
+            for parameter, grad in zip(parameters, step):
+                parameter.grad = grad.to(device)
+            stepper.step()
+        results.append([p.detach().cpu() for p in parameters])
+    for expected, actual in zip(*results):
+        assert torch.equal(actual, expected)
