@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
 
 # Each compiles C++: run by `make conformance`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_dynamo")]
@@ -88,3 +89,30 @@ def test_kernels_without_vectors(length):
     x = torch.randn(5, 20)
     compiled = torch.compile(function, options={"cpp.simdlen": length})
     torch.testing.assert_close(compiled(x.to("simdev")).cpu(), function(x))
+
+
+@pytest.mark.parametrize("affine", ["weight and bias", "weight", "neither"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_group_norm_reads_one_factor_and_one_summand_per_channel(affine, dtype):
+    weight = torch.randn(32, dtype=dtype) if "weight" in affine else None
+    bias = torch.randn(32, dtype=dtype) if "bias" in affine else None
+    x = torch.randn(2, 32, 6, 7, dtype=dtype).to(memory_format=torch.channels_last)
+    tensors = [t for t in (x, weight, bias) if t is not None]
+
+    def function(x: Tensor, *affine: Tensor) -> Tensor:
+        given = iter(affine)
+        return F.silu(F.group_norm(x, 8, *(None if t is None else next(given) for t in (weight, bias))))
+
+    outcomes = []
+    for compiled, device in ((function, "cpu"), (torch.compile(function), "simdev")):
+        leaves = [t.detach().to(device).requires_grad_() for t in tensors]
+        result = compiled(*leaves)
+        outcomes.append((result, *torch.autograd.grad(result.float().square().sum(), leaves)))
+    tolerance = 1e-4 if dtype == torch.float32 else 5e-2
+    for expected, actual in zip(*outcomes, strict=True):
+        assert actual.dtype == expected.dtype
+        distance = (actual.cpu().double() - expected.double()).norm() / expected.double().norm()
+        assert distance < tolerance
+    with torch.no_grad():
+        _, (code,) = run_and_get_code(torch.compile(function), *(t.to("simdev") for t in tensors))
+    assert "div_floor_integer" not in code  # of a channel's group, for each vector

@@ -45,6 +45,36 @@ def test_what_is_dear_is_computed_once():
     torch.testing.assert_close(results, function(x))
 
 
+def test_variance_of_short_rows_takes_two_passes():
+    function = lambda x: F.layer_norm(x, (96,))
+    x = torch.randn(100, 96) + 10
+    result, (code,) = run_and_get_code(torch.compile(function), x.to("simdev"))
+    assert "welford" not in code
+    torch.testing.assert_close(result.cpu(), function(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, y: torch.cat([x * 2, y], 1).relu(), lambda x, y: F.pad(x * 2, (0, 3)).relu() + y[:, :1]],
+    ids=["cat", "pad"],
+)
+def test_parts_of_a_concatenation_are_loops_of_their_own(function):
+    x, y = torch.randn(40, 50), torch.randn(40, 60)
+    result, (code,) = run_and_get_code(torch.compile(function), x.to("simdev"), y.to("simdev"))
+    assert "mask" not in code
+    torch.testing.assert_close(result.cpu(), function(x, y))
+
+
+def test_convolutions_add_their_bias():
+    function = lambda x, w, b: F.conv2d(x, w, b).flatten(1)
+    tensors = torch.randn(2, 8, 9, 9), torch.randn(16, 8, 3, 3), torch.randn(16)
+    result, (code,) = run_and_get_code(torch.compile(function), *(t.to("simdev") for t in tensors))
+    [call] = [line for line in code.splitlines() if "extern_kernels.convolution(" in line]
+    assert "bias=None" not in call
+    assert "aten.add" not in code
+    torch.testing.assert_close(result.cpu(), function(*tensors), atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_argmax_of_permuted_tensor(name):
     function = lambda x: getattr(x.permute(2, 0, 1), name)()
@@ -135,6 +165,31 @@ def test_compiled_convolution_of_channels_last():
     on_device = [t.to(memory_format=torch.channels_last).to("simdev") for t in tensors]
     actual = torch.compile(function)(*on_device)
     torch.testing.assert_close(actual.cpu(), function(*tensors), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="older releases do not trace all of a stream's methods"
+)
+def test_streams_inside_of_a_trained_graph():
+    stream = torch.Stream(device="simdev")
+    current = torch.accelerator.current_stream
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        first = (x @ w).sin()
+        stream.wait_stream(current())
+        with stream:
+            second = (x @ w).cos() * 2
+        current().wait_stream(stream)
+        return (first * second).sum()
+
+    outcomes = []
+    for run in (function, torch.compile(function, backend="aot_eager", fullgraph=True)):
+        torch.manual_seed(0)
+        leaves = [torch.randn(64, 64, device="simdev").requires_grad_() for _ in range(2)]
+        result = run(*leaves)
+        outcomes.append([result, *torch.autograd.grad(result, leaves)])
+    for expected, actual in zip(*outcomes, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_flex_attention():

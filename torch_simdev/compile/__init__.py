@@ -69,6 +69,19 @@ def _format_convolutions() -> None:
     format_convolutions_as_the_kernels_do()
 
 
+def _train_with_streams() -> None:
+    from .patches import estimate_without_triton, wait_for_streams_in_forward_graphs
+
+    estimate_without_triton()
+    wait_for_streams_in_forward_graphs()
+
+
+def _register_decompositions() -> None:
+    from .decomposition import register
+
+    register()
+
+
 def _prepare_inductor() -> None:
     from .patches import record_graphs
     from .relabel import install
@@ -84,7 +97,9 @@ def install() -> None:
             "torch._dynamo.device_interface": _register_device_interface,
             "torch._dynamo.eval_frame": _initialise_backends,
             "torch._dynamo.trace_rules": _register_trace_rules,
+            "torch._functorch._aot_autograd.streams": _train_with_streams,
             "torch._inductor.compile_fx": _prepare_inductor,
+            "torch._inductor.decomposition": _register_decompositions,
             "torch._subclasses.fake_impls": _format_convolutions,
             "torch._subclasses.fake_tensor": _ask_again_for_the_current_device,
             "torch.nn.attention.flex_attention": _accept_flex_attention,

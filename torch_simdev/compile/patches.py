@@ -174,6 +174,52 @@ def make_compiled_optimizers_capturable() -> None:
     OptimizerVariable._set_capturable = set_capturable
 
 
+def estimate_without_triton() -> None:
+    """Memory that one stream of a trained graph allocates and another reads is kept until a moment that AOTAutograd
+    finds by estimated times, and it asks the device's speed of Triton.  The estimates decide when, not whether, one
+    stream waits for the other.  Not in the table: it is about AOTAutograd, and is patched when its module is imported.
+    Test: test_streams_inside_of_a_trained_graph."""
+    from torch._functorch._aot_autograd import streams
+    from torch.utils import _runtime_estimation
+
+    upstream = streams.get_roofline_estimate
+
+    @functools.wraps(upstream)
+    def get_roofline_estimate(node: torch.fx.Node) -> float:
+        if torch.accelerator.current_accelerator() != torch.device(DEVICE_TYPE) or _C._delegate_type():
+            return upstream(node)
+        # Of a core or two; only their proportion matters.
+        speed: dict[str, Any] = {"get_gpu_dram_gbps": lambda: 10.0, "get_device_tflops": lambda dtype: 0.1}
+        with mock.patch.multiple(_runtime_estimation, **speed):
+            return upstream(node)
+
+    streams.get_roofline_estimate = get_roofline_estimate
+
+
+def wait_for_streams_in_forward_graphs() -> None:
+    """AOTAutograd ties an operator that makes a stream wait to the tensors that are read on that stream afterwards, by
+    which it also ties one of the forward pass to the gradients that come in at the start of the backward pass.  Then
+    no result of the forward pass can be had without them, and cutting the graph in two fails, on every device.  Not in
+    the table: it is about AOTAutograd, and is patched when its module is imported.  Test:
+    test_streams_inside_of_a_trained_graph."""
+    from torch._functorch._aot_autograd import streams
+
+    upstream: Any = getattr(streams, "_collect_wait_stream_forward_deps", None)
+    if upstream is None:  # before torch 2.13
+        return
+
+    @functools.wraps(upstream)
+    def collect(graph: torch.fx.Graph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+        def belongs(tensor: torch.fx.Node, wait: torch.fx.Node) -> bool:
+            is_tangent = tensor.op == "placeholder" and "tangents" in str(tensor.target)
+            return streams.is_bwd_node(wait) or not is_tangent
+
+        found = upstream(graph)
+        return {wait: [t for t in tensors if belongs(t, wait)] for wait, tensors in found.items()}
+
+    streams._collect_wait_stream_forward_deps = collect
+
+
 def _device_type(x: Any) -> str | None:
     from torch._inductor import ir
 
@@ -207,6 +253,80 @@ def store_what_is_reused_as_for_cpu() -> None:
         return upstream(x) or ir.get_device_type(x) == DEVICE_TYPE
 
     ir.is_cpu = is_cpu
+
+
+@_patch(test="test_variance_of_short_rows_takes_two_passes")
+def take_two_passes_for_variance_as_for_cpu() -> None:
+    """Welford's recurrence divides at each step.  On the CPU rows that stay in the cache are read twice in its place;
+    for other devices that is done only where a reduction is short enough to be unrolled."""
+    from torch._inductor import config, lowering
+
+    upstream = lowering.use_two_step_variance
+
+    @functools.wraps(upstream)
+    def use_two_step_variance(x: Any, *args: Any, **kwargs: Any) -> bool:
+        if _device_type(x) != DEVICE_TYPE:
+            return upstream(x, *args, **kwargs)
+        longest = getattr(
+            config.cpp, "use_two_step_variance_threshold", 1024
+        )  # torch 2.11 has no such option
+        with config.patch(unroll_reductions_threshold=longest):
+            return upstream(x, *args, **kwargs)
+
+    lowering.use_two_step_variance = use_two_step_variance
+
+
+@_patch(test="test_parts_of_a_concatenation_are_loops_of_their_own")
+def concatenate_as_for_cpu() -> None:
+    """For other devices than the CPU a concatenation, and padding at the end, can be one loop that asks of each element
+    which part it is of.  Vectors compute all parts then, by indices that they have to gather; loops over the parts
+    one after the other need neither."""
+    from torch._inductor import ir, lowering
+
+    upstream = lowering.pointwise_cat
+
+    @functools.wraps(upstream)
+    def pointwise_cat(inputs: Any, dim: int = 0) -> Any:
+        if _device_type(inputs[0]) != DEVICE_TYPE:
+            return upstream(inputs, dim)
+        return ir.TensorBox(ir.ConcatKernel.create(inputs, dim))
+
+    lowering.pointwise_cat = pointwise_cat
+
+    upstream_pad: Any = getattr(lowering, "_pad_as_cat", None)
+    if upstream_pad is not None:  # torch 2.13
+
+        @functools.wraps(upstream_pad)
+        def pad_as_cat(x: Any, *args: Any, **kwargs: Any) -> Any:
+            return None if _device_type(x) == DEVICE_TYPE else upstream_pad(x, *args, **kwargs)
+
+        lowering._pad_as_cat = pad_as_cat
+
+
+@_patch(test="test_convolutions_add_their_bias")
+def convolve_with_bias_as_for_cpu() -> None:
+    """For other devices than the CPU the bias of a convolution is added in a kernel, since cuDNN is slow with one.  Our
+    kernels are not, and a result with its bias need not be read and written once more."""
+    from torch._inductor import ir, lowering
+    from torch._inductor.kernel import conv
+
+    upstream = conv.convolution
+    upstream_type = ir.get_device_type
+
+    def device_type(x: Any) -> str | None:
+        found = upstream_type(x)
+        return "cpu" if found == DEVICE_TYPE else found
+
+    @functools.wraps(upstream)
+    def convolution(x: Any, weight: Any, bias: Any, *args: Any, **kwargs: Any) -> Any:
+        if bias is None or upstream_type(x) != DEVICE_TYPE:
+            return upstream(x, weight, bias, *args, **kwargs)
+        with mock.patch.object(ir, "get_device_type", device_type):
+            return upstream(x, weight, bias, *args, **kwargs)
+
+    for target, lowered in list(lowering.lowerings.items()):
+        if lowered is upstream:
+            lowering.lowerings[target] = convolution
 
 
 @_patch(test="test_argmax_of_permuted_tensor")
