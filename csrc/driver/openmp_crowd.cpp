@@ -21,9 +21,10 @@ namespace simdev {
 namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000; // in nanoseconds
-constexpr uint64_t kBetweenLooks = 10 * kMillisecond;
-// Of a thread's time, from which part on its queueing counts: 1 in 8.
-constexpr uint64_t kQueueingShare = 8;
+// Long enough to tell a full machine from threads of ours that meet now and then.
+constexpr uint64_t kBetweenLooks = 50 * kMillisecond;
+// Of a thread's time, from which part on its queueing counts: 1 in 4.
+constexpr uint64_t kQueueingShare = 4;
 constexpr uint64_t kShortestCrowd = 200 * kMillisecond;
 constexpr uint64_t kLongestCrowd = 10'000 * kMillisecond;
 

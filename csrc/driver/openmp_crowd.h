@@ -12,7 +12,7 @@ namespace simdev {
 
 class OpenMPCrowd {
  public:
-  // To be called often on threads that have teams; looks at the calling thread's queueing every few milliseconds.
+  // To be called often on threads that have teams; looks at the calling thread's queueing now and then.
   static void watch(uint64_t nanosecondsNow) noexcept;
 
   // Whether members of teams that wait sleep.
