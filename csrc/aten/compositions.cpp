@@ -75,16 +75,16 @@ at::Tensor complexOf(const at::Tensor& self, const at::Tensor& other) {
   return binary<Out>(self, other, c10::isFloatingType(type) ? c10::toComplexType(type) : type);
 }
 
-// The shape function counts the elements of a mask and the kernel counts them again, unless they find indices in its place.
-at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices) {
-  static const std::string caller = "aten::index";
+using IndexList = c10::List<std::optional<at::Tensor>>;
+
+// The indices with those of a mask's elements in its place.
+IndexList withoutMasks(const at::Tensor& self, const IndexList& indices) {
   const auto isMask = [](const std::optional<at::Tensor>& index) {
     return index.has_value() && index->defined() &&
            (index->scalar_type() == c10::kBool || index->scalar_type() == c10::kByte);
   };
   if (std::none_of(indices.begin(), indices.end(), isMask)) {
-    StructuredCallGuard guard(caller);
-    return at::_ops::index_Tensor::redispatch(kCompositeKeys, self, indices);
+    return indices;
   }
   TORCH_CHECK_INDEX(
       indices.size() <= static_cast<size_t>(self.dim()),
@@ -93,10 +93,17 @@ at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
       " (got ",
       indices.size(),
       ")");
-  c10::List<std::optional<at::Tensor>> places;
+  IndexList places;
   for (const at::Tensor& place : at::native::expandTensors(self, indices)) {
     places.push_back(place.defined() ? std::optional(place) : std::nullopt);
   }
+  return places;
+}
+
+// The shape function counts the elements of a mask and the kernel would count them again.
+at::Tensor index(const at::Tensor& self, const IndexList& indices) {
+  static const std::string caller = "aten::index";
+  const IndexList places = withoutMasks(self, indices);
   StructuredCallGuard guard(caller);
   return at::_ops::index_Tensor::redispatch(kCompositeKeys, self, places);
 }

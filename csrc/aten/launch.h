@@ -59,8 +59,9 @@ struct BlockedClosure {
 };
 
 // Runs `body(block)` for each block < grid on the device's compute threads, then `finish()`; both as for launch(), which
-// gets `parallel` for finish().  Only for a chip with native kernels.  Better than a kernel's own team of threads where its work falls into independent parts:
-// there are no barriers, and a thread that loses its processor does not hold up the others.
+// gets `parallel` for finish().  Only for a chip with native kernels.  Better than a kernel's own team of threads where
+// its work falls into independent parts: there are no barriers, and a thread that loses its processor does not hold up
+// the others.
 template <typename Body, typename Finish>
 void launchBlocks(
     c10::Device device,

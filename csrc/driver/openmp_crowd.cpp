@@ -2,10 +2,9 @@
 #include "csrc/driver/openmp_crowd.h"
 
 #include "csrc/driver/openmp.h"
+#include "csrc/libsimdev/worker_thread.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,29 +71,14 @@ class Crowd {
  private:
   void set(bool there) {
     if (!started_) {
-      start();
+      sim::startThread("simdev:crowd", [this] { run(); });
       started_ = true;
     }
     there_.store(there, std::memory_order_relaxed);
     changed_.notify_one();
   }
 
-  void start() {
-    sigset_t all;
-    sigset_t own;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &own); // signals are for the program's threads
-    try {
-      std::thread(&Crowd::run, this).detach();
-    } catch (...) {
-      pthread_sigmask(SIG_SETMASK, &own, nullptr);
-      throw;
-    }
-    pthread_sigmask(SIG_SETMASK, &own, nullptr);
-  }
-
   void run() {
-    pthread_setname_np(pthread_self(), "simdev:crowd");
     for (;;) {
       wait(true);
       OpenMP::get().parallel([](void*) {}, nullptr, std::thread::hardware_concurrency() + 1, 0);

@@ -1,4 +1,4 @@
-// Starting the library's own threads.
+// Starting threads of the library's own, and of its driver's.
 #pragma once
 
 #include <pthread.h>
